@@ -1,0 +1,78 @@
+# Every target works on a fresh checkout where only make and Python >= 3.11 are present.
+# Choose another interpreter with `make PYTHON=python3.12 ...`.
+
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$p && break; \
+	done)
+
+VENV := .venv
+DEV := $(VENV)/.installed
+
+# The benchmarks have an environment of their own: torch and grain must not be importable where the
+# tests and mypy run, or an import of a framework that slipped in would go unnoticed there.
+VENV_BENCH := .venv-bench
+BENCH := $(VENV_BENCH)/.installed
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-slow test-matrix bench lint format docs clean
+
+help: ## Print this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(DEV) ## Run the example: one plan, four ranks
+	$(VENV)/bin/python examples/plan_four_ranks.py
+
+test: $(DEV) ## Run the tests, without the slow ones
+	$(VENV)/bin/pytest -q -m "not slow"
+
+test-slow: $(DEV) ## Run all tests, with many more hypothesis examples
+	FEEDLINE_HYPOTHESIS_PROFILE=thorough $(VENV)/bin/pytest -q
+
+test-matrix: ## Run the golden vectors on every Python found, with the oldest and newest numpy
+	@$(require-python)
+	$(PYTHON) scripts/test_matrix.py
+
+bench: $(BENCH) ## Run the benchmarks (installs torch and grain into .venv-bench)
+	$(VENV_BENCH)/bin/python benchmarks/plan.py
+
+lint: $(DEV) ## Check style, formatting and types
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+
+format: $(DEV) ## Fix what ruff can fix, and format
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
+
+docs: $(DEV) ## Build the documentation into site/
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict
+
+clean: ## Remove environments, caches and build outputs
+	rm -rf $(VENV) $(VENV_BENCH) .venv-matrix site build dist
+	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find src tests scripts examples benchmarks -name __pycache__ -type d -prune \
+		-exec rm -rf {} + 2>/dev/null || true
+
+# Stamps: an environment is made anew when its pins or pyproject.toml change. The stamp is written
+# last, so an installation that broke off is never taken for a whole one.
+$(DEV): requirements/dev.txt pyproject.toml
+	$(call make-venv,$(VENV),requirements/dev.txt)
+
+$(BENCH): requirements/bench.txt requirements/dev.txt pyproject.toml
+	$(call make-venv,$(VENV_BENCH),requirements/bench.txt)
+
+define require-python
+test -n "$(PYTHON)" || { echo "no Python >= 3.11 found; install one or set PYTHON=..." >&2; exit 1; }
+endef
+
+# The package is built with the pinned hatchling (no build isolation) and brings no unpinned
+# dependency (--no-deps).
+define make-venv
+@$(require-python)
+$(PYTHON) -m venv --clear $(1)
+$(1)/bin/python -m pip install --quiet --requirement $(2)
+$(1)/bin/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+touch $@
+endef

@@ -1,0 +1,100 @@
+"""Every error that Feedline raises on purpose, and the checks that raise the commonest one.
+
+    FeedlineError
+    ├── InvalidValueError (ValueError)     an argument is outside its bounds
+    │   ├── TailError                      tail="exact" and the samples do not fit
+    │   └── EmptyEpochError                a fresh epoch would have no batch at all
+    └── CursorError (ValueError)           a cursor cannot be used
+        ├── CursorFormatError              it is damaged, of another version, or not a cursor
+        └── PlanMismatchError              it belongs to another plan
+
+Messages state the value, the bound and the remedy, in that order.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = [
+    "CursorError",
+    "CursorFormatError",
+    "EmptyEpochError",
+    "FeedlineError",
+    "InvalidValueError",
+    "PlanMismatchError",
+    "TailError",
+    "check_choice",
+    "check_integer",
+]
+
+
+class FeedlineError(Exception):
+    """The root of the tree: catch it to catch everything Feedline raises on purpose."""
+
+
+class InvalidValueError(FeedlineError, ValueError):
+    """An argument is outside its bounds."""
+
+
+class TailError(InvalidValueError):
+    """`tail="exact"` was asked for and the samples do not fill every batch on every rank."""
+
+
+class EmptyEpochError(InvalidValueError):
+    """A fresh epoch would have no batch at all."""
+
+
+class CursorError(FeedlineError, ValueError):
+    """A cursor cannot be used."""
+
+
+class CursorFormatError(CursorError):
+    """A cursor is damaged, of another version, or not a cursor."""
+
+
+class PlanMismatchError(CursorError):
+    """A cursor belongs to another plan.
+
+    `differences` maps each differing field to the cursor's value and the plan's.
+    """
+
+    def __init__(self, message: str, differences: Mapping[str, tuple[Any, Any]]) -> None:
+        super().__init__(message)
+        self.differences = dict(differences)
+
+
+def check_integer(
+    name: str, value: Any, low: int, high: int | None = None, *, remedy: str = ""
+) -> int:
+    """Return `value` as an int in `[low, high]`, or raise an error that names the bound.
+
+    Examples:
+        >>> check_integer("batch_size", 32, 1)
+        32
+    """
+    hint = f"; {remedy}" if remedy else ""
+    bound = f"at least {low}" if high is None else f"in [{low}, {high}]"
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        number = operator.index(value)
+    except TypeError:
+        raise InvalidValueError(f"{name}={value!r} must be an integer {bound}{hint}") from None
+    if number < low or (high is not None and number > high):
+        raise InvalidValueError(f"{name}={number} must be {bound}{hint}")
+    return number
+
+
+def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> str:
+    """Return `value` if it is one of `choices`, or raise an error that lists them.
+
+    Examples:
+        >>> check_choice("tail", "drop", ("drop", "pad"))
+        'drop'
+    """
+    if not isinstance(value, str) or value not in choices:
+        listed = ", ".join(repr(choice) for choice in choices)
+        raise InvalidValueError(f"{name}={value!r} must be one of {listed}")
+    return value

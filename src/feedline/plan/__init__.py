@@ -1,0 +1,58 @@
+"""The order algebra: which sample every rank sees at every step, as a pure function.
+
+A plan describes an epoch. `plan.segment(...)` deals it to ranks, `segment.batch(rank, number)`
+computes any batch, `segment.cursor(num_batches)` is a checkpoint, and `plan.resume(cursor, ...)`
+goes on from it on any number of ranks.
+"""
+
+from feedline.plan.batch_rules import BatchRule, CostBatch, FixedBatch, TokenBatch
+from feedline.plan.batches import Batch, Block, Place
+from feedline.plan.buckets import Bucket, BucketPlan
+from feedline.plan.chunking import Chunking, EqualChunks, UnequalChunks
+from feedline.plan.cursor import Cursor, PastSegment
+from feedline.plan.mixture import Mixture, Phase
+from feedline.plan.orders import Concatenated, EpochOrder, Order, Sequential, Shuffled, Subset
+from feedline.plan.permutation import Permutation
+from feedline.plan.replay import Consumed, Replay
+from feedline.plan.samples import SamplePlan
+from feedline.plan.seeds import derive_key
+from feedline.plan.segment import Deal, Plan, Remaining, Segment
+from feedline.plan.tails import Share
+from feedline.plan.windows import WindowOrder, WindowPlan
+
+__all__ = [
+    "Batch",
+    "BatchRule",
+    "Block",
+    "Bucket",
+    "BucketPlan",
+    "Chunking",
+    "Concatenated",
+    "Consumed",
+    "CostBatch",
+    "Cursor",
+    "Deal",
+    "EpochOrder",
+    "EqualChunks",
+    "FixedBatch",
+    "Mixture",
+    "Order",
+    "PastSegment",
+    "Permutation",
+    "Phase",
+    "Place",
+    "Plan",
+    "Remaining",
+    "Replay",
+    "SamplePlan",
+    "Segment",
+    "Sequential",
+    "Share",
+    "Shuffled",
+    "Subset",
+    "TokenBatch",
+    "UnequalChunks",
+    "WindowOrder",
+    "WindowPlan",
+    "derive_key",
+]

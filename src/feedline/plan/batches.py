@@ -1,0 +1,73 @@
+"""What the plans hand out: batches, and blocks of batches that were computed together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise, repeat
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Batch", "Block", "Place"]
+
+
+class Batch(NamedTuple):
+    """What one rank gets for one forward pass.
+
+    `is_real` is False where an entry is padding, that is, a sample that was or will be consumed
+    elsewhere too. `bucket` is the number of the bucket, where the plan has buckets.
+    """
+
+    number: int
+    indices: NDArray[np.int64]
+    is_real: NDArray[np.bool_]
+    bucket: int | None = None
+
+
+class Place(NamedTuple):
+    """Where and when a sample is consumed: entry `slot` of batch `batch` of rank `rank`."""
+
+    batch: int
+    rank: int
+    slot: int
+    is_real: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """Consecutive batches of one rank in flat arrays; batch i is `bounds[i]:bounds[i + 1]`.
+
+    `is_real` is None when every entry is real; `buckets` is None when the plan has none.
+    """
+
+    first: int
+    indices: NDArray[np.int64]
+    bounds: NDArray[np.int64]
+    is_real: NDArray[np.bool_] | None = None
+    buckets: NDArray[np.int64] | None = None
+
+    def __len__(self) -> int:
+        return len(self.bounds) - 1
+
+    def __iter__(self) -> Iterator[Batch]:
+        numbers = range(self.first, self.first + len(self))
+        buckets = repeat(None) if self.buckets is None else self.buckets.tolist()
+        sizes = np.diff(self.bounds)
+        if self.is_real is None and len(self) and np.all(sizes == sizes[0]):
+            size = int(sizes[0])
+            rows = self.indices.reshape(len(self), size)
+            return map(Batch, numbers, rows, repeat(_all_real(size)), buckets)
+        is_real = _all_real(len(self.indices)) if self.is_real is None else self.is_real
+        parts = [slice(*edges) for edges in pairwise(self.bounds.tolist())]
+        indices_of, marks_of = self.indices.__getitem__, is_real.__getitem__
+        return map(Batch, numbers, map(indices_of, parts), map(marks_of, parts), buckets)
+
+
+@lru_cache(maxsize=64)
+def _all_real(size: int) -> NDArray[np.bool_]:
+    marks = np.ones(size, dtype=np.bool_)
+    marks.flags.writeable = False
+    return marks

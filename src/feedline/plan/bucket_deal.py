@@ -1,0 +1,146 @@
+"""One epoch of buckets, what is left of it, and how that is dealt to ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from feedline.plan.batch_rules import BatchRule
+from feedline.plan.batches import Block, Place
+from feedline.plan.interleave import Consecutive, Interleave, Layout
+from feedline.plan.orders import EpochOrder, IdentityEpoch, PermutedEpoch, SelectedEpoch
+from feedline.plan.permutation import Permutation
+from feedline.plan.seeds import Seed, derive_key
+from feedline.plan.strided import PrefixRest, StridedDeal
+
+__all__ = ["BucketEpoch", "BucketRest"]
+
+_BATCHES_PER_BLOCK = 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class BucketEpoch:
+    """Everything about one epoch that does not depend on the ranks."""
+
+    members: Sequence[Any]
+    rule: BatchRule
+    tail: str
+    interleaved: bool
+    shuffle_buckets: bool
+    shuffle_within: bool
+    seed: Seed
+    epoch: int
+
+    def order_of(self, bucket: int) -> EpochOrder:
+        """Return the order of one bucket's samples."""
+        size = len(self.members[bucket])
+        if not self.shuffle_within:
+            return SelectedEpoch(IdentityEpoch(size), self.members[bucket])
+        key = derive_key(self.seed, "bucket", self.epoch, bucket)
+        return SelectedEpoch(PermutedEpoch(Permutation(size, key)), self.members[bucket])
+
+    def sequence(self) -> list[int]:
+        """Return the order in which buckets are taken when they are taken one by one."""
+        numbers = np.arange(len(self.members))
+        if self.shuffle_buckets:
+            key = derive_key(self.seed, "bucket sequence", self.epoch)
+            numbers = Permutation(len(numbers), key).forward(numbers)
+        return numbers.tolist()
+
+    def layout(self, counts: list[int], segment: int) -> Layout:
+        """Return which bucket each batch of a segment comes from."""
+        if not self.interleaved:
+            return Consecutive(counts, self.sequence())
+        key = derive_key(self.seed, "bucket layout", self.epoch, segment)
+        return Interleave(counts, key=key, block_length=_BATCHES_PER_BLOCK)
+
+
+@dataclass(frozen=True)
+class BucketRest:
+    """What is left: each bucket is consumed in its own order, so one number per bucket says it."""
+
+    epoch: BucketEpoch
+    consumed: tuple[int, ...]
+    segment: int
+
+    @property
+    def num_left(self) -> int:
+        return sum(map(len, self.epoch.members)) - sum(self.consumed)
+
+    def deal(self, world_size: int, batch_size: int) -> BucketDeal:
+        return BucketDeal(self, world_size, batch_size)
+
+
+class BucketDeal:
+    """Batches of all buckets, every rank in the same bucket at the same step."""
+
+    def __init__(self, rest: BucketRest, world_size: int, batch_size: int) -> None:
+        self._rest = rest
+        epoch = rest.epoch
+        self._deals: list[StridedDeal] = [
+            PrefixRest(epoch.order_of(bucket), epoch.tail, consumed).deal(
+                world_size, epoch.rule.batch_size(bucket, batch_size)
+            )
+            for bucket, consumed in enumerate(rest.consumed)
+        ]
+        counts = [deal.num_batches for deal in self._deals]
+        self._layout = epoch.layout(counts, rest.segment)
+        self.num_batches = sum(counts)
+        self.num_dropped = sum(deal.num_dropped for deal in self._deals)
+        self.num_padded = sum(deal.num_padded for deal in self._deals)
+
+    def block(self, rank: int, start: int, stop: int) -> Block:
+        buckets, ordinals = self._layout.locate(np.arange(start, stop))
+        parts = []
+        for bucket in np.unique(buckets).tolist():
+            numbers = np.flatnonzero(buckets == bucket)
+            # A bucket's batches come in order, so those of a block are consecutive.
+            first = int(ordinals[numbers[0]])
+            parts.append((numbers, self._deals[bucket].block(rank, first, first + len(numbers))))
+        return _merge(start, stop - start, parts, buckets)
+
+    def after(self, num_batches: int) -> BucketRest:
+        counts = self._layout.counts_before(num_batches)
+        consumed = tuple(
+            before + deal.share.num_consumed(count)
+            for before, deal, count in zip(self._rest.consumed, self._deals, counts, strict=True)
+        )
+        return BucketRest(self._rest.epoch, consumed, self._rest.segment + 1)
+
+    def find(self, index: int) -> list[Place]:
+        return [
+            place._replace(batch=self._layout.position_of(bucket, place.batch))
+            for bucket, deal in enumerate(self._deals)
+            for place in deal.find(index)
+        ]
+
+
+def _merge(first: int, num_batches: int, parts: list[tuple[Any, Block]], buckets: Any) -> Block:
+    """Return one block out of the blocks of several buckets, each with its batch numbers."""
+    if len(parts) == 1:
+        block = parts[0][1]
+        return Block(
+            first=first,
+            indices=block.indices,
+            bounds=block.bounds,
+            is_real=block.is_real,
+            buckets=buckets,
+        )
+    lengths = np.zeros(num_batches, dtype=np.int64)
+    for numbers, block in parts:
+        lengths[numbers] = np.diff(block.bounds)
+    bounds = np.concatenate([[0], np.cumsum(lengths)])
+    indices = np.empty(int(bounds[-1]), dtype=np.int64)
+    is_real = None
+    if any(block.is_real is not None for _, block in parts):
+        is_real = np.ones(len(indices), dtype=np.bool_)
+    for numbers, block in parts:
+        shift = np.repeat(bounds[numbers] - block.bounds[:-1], np.diff(block.bounds))
+        places = shift + np.arange(len(block.indices))
+        indices[places] = block.indices
+        if is_real is not None and block.is_real is not None:
+            is_real[places] = block.is_real
+    return Block(first=first, indices=indices, bounds=bounds, is_real=is_real, buckets=buckets)

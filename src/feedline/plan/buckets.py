@@ -1,0 +1,172 @@
+"""Buckets: samples that may share a batch, all ranks in the same bucket at the same step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from feedline.errors import InvalidValueError, check_choice
+from feedline.plan.batch_rules import BatchRule, CostBatch, FixedBatch, TokenBatch
+from feedline.plan.bucket_deal import BucketEpoch, BucketRest
+from feedline.plan.bucket_edges import members_by_length
+from feedline.plan.fingerprint import digest_array
+from feedline.plan.orders import check_index_list
+from feedline.plan.seeds import Seed, check_seed
+from feedline.plan.segment import Plan, Remaining
+from feedline.plan.tails import check_tail
+
+__all__ = ["Bucket", "BucketPlan"]
+
+
+@dataclass(frozen=True, eq=False)
+class Bucket:
+    """Samples that may share a batch: a range, or a list that costs 8 bytes an entry."""
+
+    key: Hashable
+    members: range | NDArray[np.int64]
+
+    def __post_init__(self) -> None:
+        members = self.members
+        if not isinstance(members, range):
+            members = check_index_list(f"bucket {self.key!r}", members)
+        elif len(members) and min(members[0], members[-1]) < 0:
+            raise InvalidValueError(f"bucket {self.key!r}={members} must not be negative")
+        if len(members) == 0:
+            raise InvalidValueError(
+                f"bucket {self.key!r} has 0 samples but must have at least 1; leave it out"
+            )
+        object.__setattr__(self, "members", members)
+
+    @cached_property
+    def end(self) -> int:
+        """One more than the largest index."""
+        if isinstance(self.members, range):
+            return max(self.members[0], self.members[-1]) + 1
+        return int(self.members.max()) + 1
+
+    @cached_property
+    def description(self) -> dict[str, Any]:
+        """The bucket as JSON values."""
+        if isinstance(self.members, range):
+            listed: Any = [self.members.start, self.members.stop, self.members.step]
+        else:
+            listed = digest_array(self.members)
+        return {"key": repr(self.key), "members": listed}
+
+
+@dataclass(frozen=True, kw_only=True)
+class BucketPlan(Plan):
+    """Batches that each come from one bucket.
+
+    Args:
+        buckets: The buckets, in the order in which they are consumed when nothing is shuffled.
+        rule: How many samples of a bucket make a batch.
+        mode: `sequential` finishes a bucket before the next; `interleaved` shuffles buckets among
+            each other inside blocks of about a thousand batches.
+        shuffle_buckets: Whether `sequential` takes the buckets in a new order in every epoch.
+        shuffle_within: Whether the samples of a bucket come in a new order in every epoch.
+        tail: What happens to the tail of each bucket; see `Share`.
+        seed: Any integer or string.
+
+    Examples:
+        >>> plan = BucketPlan.from_groups({"wide": range(6), "tall": range(6, 10)})
+        >>> segment = plan.segment(world_size=2, batch_size=1)
+        >>> segment.num_batches
+        5
+    """
+
+    buckets: Sequence[Bucket]
+    rule: BatchRule = field(default_factory=FixedBatch)
+    mode: str = "sequential"
+    shuffle_buckets: bool = True
+    shuffle_within: bool = True
+    tail: str = "drop"
+    seed: Seed = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "buckets", tuple(self.buckets))
+        if not self.buckets:
+            raise InvalidValueError("buckets=() must hold at least one bucket")
+        check_choice("mode", self.mode, ("sequential", "interleaved"))
+        check_tail(self.tail)
+        check_seed(self.seed)
+
+    @classmethod
+    def from_groups(
+        cls,
+        groups: Mapping[Any, range | ArrayLike],
+        *,
+        cost: Callable[[Any], float] | None = None,
+        base_cost: float = 1.0,
+        **options: Any,
+    ) -> BucketPlan:
+        """Return a plan over explicit groups, `{key: indices}`.
+
+        With `cost`, a function of the key, a batch has `batch_size * base_cost / cost(key)`
+        samples, rounded down, and at least one.
+        """
+        buckets = [Bucket(key, members) for key, members in groups.items()]  # type: ignore[arg-type]
+        if cost is not None:
+            options["rule"] = CostBatch([cost(bucket.key) / base_cost for bucket in buckets])
+        return cls(buckets=buckets, **options)
+
+    @classmethod
+    def from_lengths(
+        cls,
+        lengths: ArrayLike,
+        *,
+        edges: Sequence[int] | None = None,
+        num_buckets: int | None = None,
+        batch_by: str = "samples",
+        **options: Any,
+    ) -> BucketPlan:
+        """Return a plan that puts samples of similar length into one bucket.
+
+        Give either `edges`, the greatest length of each bucket, or `num_buckets`, which takes
+        quantiles as edges. A bucket's key is its edge. With `batch_by="tokens"` the batch size is a
+        budget: the samples of a batch times the bucket's edge never exceed it.
+
+        Examples:
+            >>> plan = BucketPlan.from_lengths([3, 9, 4, 8], edges=[4, 16], batch_by="tokens")
+            >>> [len(bucket.members) for bucket in plan.buckets]
+            [2, 2]
+        """
+        check_choice("batch_by", batch_by, ("samples", "tokens"))
+        members = members_by_length(lengths, edges, num_buckets)
+        if batch_by == "tokens":
+            options["rule"] = TokenBatch(list(members))
+        return cls(buckets=[Bucket(edge, inside) for edge, inside in members.items()], **options)
+
+    @cached_property
+    def num_indices(self) -> int:
+        return max(bucket.end for bucket in self.buckets)
+
+    def begin(self, epoch: int) -> Remaining:
+        prepared = BucketEpoch(
+            members=[bucket.members for bucket in self.buckets],
+            rule=self.rule,
+            tail=self.tail,
+            interleaved=self.mode == "interleaved",
+            shuffle_buckets=self.shuffle_buckets,
+            shuffle_within=self.shuffle_within,
+            seed=self.seed,
+            epoch=epoch,
+        )
+        return BucketRest(prepared, (0,) * len(self.buckets), 0)
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "kind": "buckets",
+            "buckets": [bucket.description for bucket in self.buckets],
+            "rule": self.rule.describe(),
+            "mode": self.mode,
+            "shuffle_buckets": bool(self.shuffle_buckets),
+            "shuffle_within": bool(self.shuffle_within),
+            "tail": self.tail,
+            "seed": check_seed(self.seed),
+        }

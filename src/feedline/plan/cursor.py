@@ -1,0 +1,176 @@
+"""Where a run is: a few integers that are the same on every rank.
+
+A cursor holds the epoch and its history: how many batches were consumed under which world size and
+batch size. What is left of the epoch is computed from that. Nothing in it depends on the rank, the
+number of workers or the size of the data. It also carries the plan's fields, so that a cursor that
+meets another plan can say what differs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from feedline.errors import CursorFormatError, InvalidValueError, PlanMismatchError, check_integer
+from feedline.plan.fingerprint import fingerprint_of, list_differences
+
+__all__ = ["CURSOR_FORMAT", "Cursor", "PastSegment"]
+
+CURSOR_FORMAT = "feedline.cursor/1"
+_KEYS = ("format", "fingerprint", "fields", "epoch", "history", "changes")
+_MAX_BYTES = 2**24
+
+
+class PastSegment(NamedTuple):
+    """Batches that were consumed under one world size and batch size."""
+
+    world_size: int
+    batch_size: int
+    num_batches: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cursor:
+    """The place of a run in its data.
+
+    Examples:
+        >>> cursor = Cursor(fields={"seed": 1}, epoch=2, history=(PastSegment(8, 32, 1000),))
+        >>> Cursor.from_json(cursor.to_json()) == cursor
+        True
+    """
+
+    fields: Mapping[str, Any]
+    epoch: int = 0
+    history: tuple[PastSegment, ...] = ()
+    changes: tuple[Mapping[str, Any], ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        check_integer("epoch", self.epoch, 0)
+        for past in self.history:
+            check_integer("world_size", past.world_size, 1)
+            check_integer("batch_size", past.batch_size, 1)
+            check_integer("num_batches", past.num_batches, 0)
+
+    @property
+    def fingerprint(self) -> str:
+        """The fingerprint of the plan that this cursor belongs to."""
+        return fingerprint_of(self.fields)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the cursor as JSON values."""
+        return {
+            "format": CURSOR_FORMAT,
+            "fingerprint": self.fingerprint,
+            "fields": dict(self.fields),
+            "epoch": self.epoch,
+            "history": [list(past) for past in self.history],
+            "changes": [dict(change) for change in self.changes],
+        }
+
+    @classmethod
+    def from_dict(cls, state: Any) -> Cursor:
+        """Return the cursor that `to_dict` gave, or raise `CursorFormatError`."""
+        if not isinstance(state, Mapping) or "format" not in state:
+            raise CursorFormatError(
+                f"this is not a cursor: expected a mapping with the key 'format', got "
+                f"{_shorten(state)}; pass what to_dict() or to_json() returned"
+            )
+        if state["format"] != CURSOR_FORMAT:
+            raise CursorFormatError(
+                f"format={_shorten(state['format'])} must be {CURSOR_FORMAT!r}; load this cursor "
+                "with the version of feedline that wrote it"
+            )
+        missing = [key for key in _KEYS if key not in state]
+        if missing:
+            raise CursorFormatError(
+                f"the cursor lacks {', '.join(missing)}; it is damaged, use an earlier checkpoint"
+            )
+        try:
+            cursor = cls(
+                fields=dict(state["fields"]),
+                epoch=state["epoch"],
+                history=tuple(PastSegment(*past) for past in state["history"]),
+                changes=tuple(dict(change) for change in state["changes"]),
+            )
+            intact = cursor.fingerprint == state["fingerprint"]
+        except (InvalidValueError, TypeError, ValueError) as error:
+            raise CursorFormatError(
+                f"the cursor is damaged ({error}); use an earlier checkpoint"
+            ) from None
+        if not intact:
+            raise CursorFormatError(
+                f"fingerprint={_shorten(state['fingerprint'])} does not belong to the fields of "
+                f"this cursor ({cursor.fingerprint}); it is damaged, use an earlier checkpoint"
+            )
+        return cursor
+
+    def to_json(self) -> str:
+        """Return the cursor as one line of JSON."""
+        return json.dumps(self.to_dict(), separators=(",", ":"), allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Cursor:
+        """Return the cursor that `to_json` gave, or raise `CursorFormatError`."""
+        try:
+            state = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise CursorFormatError(
+                f"the cursor is not JSON ({error}); it is damaged or truncated, "
+                "use an earlier checkpoint"
+            ) from None
+        return cls.from_dict(state)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the cursor to a file; a crash leaves either the old file or the new one."""
+        target = Path(path)
+        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=target.name, suffix=".tmp")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                file.write(self.to_json() + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, target)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Cursor:
+        """Return the cursor in a file, or raise `CursorFormatError`."""
+        size = os.path.getsize(path)
+        if size > _MAX_BYTES:
+            raise CursorFormatError(
+                f"{os.fspath(path)} has {size} bytes but a cursor has at most {_MAX_BYTES}; "
+                "this is another file"
+            )
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            raise CursorFormatError(
+                f"{os.fspath(path)} is not text, so it is not a cursor; this is another file"
+            ) from None
+        return cls.from_json(text)
+
+    def check_fields(self, fields: Mapping[str, Any]) -> None:
+        """Raise `PlanMismatchError`, with every differing field, unless `fields` are the same."""
+        differences = list_differences(self.fields, fields)
+        if differences:
+            listed = "; ".join(
+                f"{name} was {_shorten(saved)} and is {_shorten(current)}"
+                for name, (saved, current) in differences.items()
+            )
+            raise PlanMismatchError(
+                f"the cursor belongs to another plan: {listed}. Build the plan as it was when the "
+                "cursor was saved, or start a new epoch without the cursor",
+                differences,
+            )
+
+
+def _shorten(value: Any, limit: int = 80) -> str:
+    text = repr(value)
+    return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -1,0 +1,188 @@
+"""Mixtures: several sources in exact proportions, with weights that may change on the way.
+
+The epoch is cut into phases, one for each set of weights. In a phase every source gets an exact
+count, and a layout says which source stands at which position and which of its draws that is.
+Draws go through a source pass by pass, each pass in an order of its own. Draw counters carry on
+from phase to phase, so nothing is drawn again before its pass is over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
+from typing import Any
+
+import numpy as np
+
+from feedline.errors import CursorFormatError, InvalidValueError, check_choice, check_integer
+from feedline.plan.apportion import check_weights
+from feedline.plan.mixture_epoch import MixtureEpoch, Phase
+from feedline.plan.orders import EpochOrder, Indices, Order
+from feedline.plan.permutation import MAX_SIZE
+from feedline.plan.seeds import Seed, check_seed
+
+__all__ = ["Mixture", "Phase"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mixture(Order):
+    """Sources of the given sizes, drawn in proportion to `weights`.
+
+    Indices run through the sources one after another, as if these were concatenated.
+
+    Args:
+        sizes: The number of samples in each source.
+        weights: One weight per source, not all zero; they need not add up to one.
+        temperature: Each weight counts as `weight ** (1 / temperature)`; zero stays zero.
+        epoch_size: The number of positions in an epoch; by default the sum of the sizes.
+        strategy: What happens when a source runs out: `repeat` goes through it again in a new
+            order; `stop` ends the epoch there, to within one sample.
+        phases: Other weights from a given place on, see `Phase`.
+        shuffle: Without it, sources and their samples come in order.
+        seed: Any integer or string.
+        changes: Weights that were changed while running; see `changed`.
+
+    Examples:
+        >>> mixture = Mixture(sizes=(1000, 10), weights=(1, 1), epoch_size=40)
+        >>> sources, _ = mixture.sources_of(mixture.indices(0, range(40)))
+        >>> np.bincount(sources).tolist()
+        [20, 20]
+    """
+
+    sizes: Sequence[int]
+    weights: Sequence[float]
+    temperature: float = 1.0
+    epoch_size: int | None = None
+    strategy: str = "repeat"
+    phases: Sequence[Phase] = ()
+    shuffle: bool = True
+    seed: Seed = 0
+    changes: Sequence[Phase] = ()
+
+    def __post_init__(self) -> None:
+        sizes = tuple(
+            check_integer(f"sizes[{source}]", size, 0, MAX_SIZE)
+            for source, size in enumerate(self.sizes)
+        )
+        if not sizes:
+            raise InvalidValueError("sizes=() must hold at least one source")
+        check_integer("the sum of sizes", sum(sizes), 1, MAX_SIZE)
+        first = Phase(weights=self.weights, temperature=self.temperature)
+        object.__setattr__(self, "sizes", sizes)
+        object.__setattr__(self, "weights", first.weights)
+        object.__setattr__(self, "temperature", first.temperature)
+        object.__setattr__(self, "phases", tuple(self.phases))
+        object.__setattr__(self, "changes", tuple(self.changes))
+        if self.epoch_size is not None:
+            check_integer("epoch_size", self.epoch_size, 1, MAX_SIZE)
+        check_choice("strategy", self.strategy, ("repeat", "stop"))
+        check_seed(self.seed)
+        for phase in (first, *self.phases, *self.changes):
+            self._check_phase(phase)
+        _check_ascending("phases", (first, *self.phases))
+        _check_ascending("changes", self.changes)
+
+    def _check_phase(self, phase: Phase) -> None:
+        weights = check_weights(phase.weights, len(self.sizes))
+        for source, (size, weight) in enumerate(zip(self.sizes, weights, strict=True)):
+            if weight and not size:
+                raise InvalidValueError(
+                    f"weights[{source}]={weight} must be 0 because sizes[{source}]=0; an empty "
+                    "source cannot be drawn from"
+                )
+        if self.strategy == "repeat" and phase.position >= self._longest_epoch:
+            raise InvalidValueError(
+                f"position={phase.position} of a phase must be below the epoch's "
+                f"{self._longest_epoch} positions; count further phases by epoch"
+            )
+
+    @property
+    def _longest_epoch(self) -> int:
+        return sum(self.sizes) if self.epoch_size is None else self.epoch_size
+
+    @property
+    def num_indices(self) -> int:
+        return sum(self.sizes)
+
+    @property
+    def cumulative_sizes(self) -> tuple[int, ...]:
+        """Where each source's indices begin: 0, the first size, the sum of the first two, …"""
+        return (0, *accumulate(self.sizes))
+
+    def at(self, epoch: int) -> EpochOrder:
+        longest = None
+        if self.strategy == "repeat" or self.epoch_size is not None:
+            longest = self._longest_epoch
+        return MixtureEpoch(
+            sizes=tuple(self.sizes),
+            planned=(Phase(weights=self.weights, temperature=self.temperature), *self.phases),
+            changes=tuple(self.changes),
+            epoch=epoch,
+            longest=longest,
+            may_repeat=self.strategy == "repeat",
+            shuffle=self.shuffle,
+            seed=self.seed,
+        )
+
+    def sources_of(self, indices: Indices) -> tuple[Indices, Indices]:
+        """Return the source of each index, and its index inside that source."""
+        starts = np.array(self.cumulative_sizes)
+        # Empty sources share their start with the next one; "right" skips over them.
+        sources = np.searchsorted(starts, indices, side="right") - 1
+        return sources, indices - starts[sources]
+
+    def changed(
+        self, weights: Sequence[float], *, epoch: int, position: int, temperature: float = 1.0
+    ) -> Mixture:
+        """Return this mixture with other weights from (epoch, position) on.
+
+        What comes before stays as it was. Planned phases that would begin later no longer count.
+
+        Examples:
+            >>> mixture = Mixture(sizes=(50, 50), weights=(1, 0))
+            >>> later = mixture.changed((0, 1), epoch=0, position=30)
+            >>> (later.indices(0, range(100)) < 50).sum().item()
+            30
+        """
+        change = Phase(weights=weights, epoch=epoch, position=position, temperature=temperature)
+        place = (change.epoch, change.position)
+        kept = tuple(old for old in self.changes if (old.epoch, old.position) < place)
+        return replace(self, changes=(*kept, change))
+
+    def changes_as_json(self) -> tuple[Mapping[str, Any], ...]:
+        """Return the changes made while running as JSON values."""
+        return tuple(change.describe() for change in self.changes)
+
+    def with_changes(self, changes: Sequence[Mapping[str, Any]]) -> Mixture:
+        """Return this mixture with exactly these changes, given as JSON values."""
+        try:
+            phases = tuple(Phase(**change) for change in changes)
+            return replace(self, changes=phases)
+        except (TypeError, InvalidValueError) as error:
+            raise CursorFormatError(
+                f"the cursor's changes of weights do not fit this plan ({error})"
+            ) from None
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "kind": "mixture",
+            "sizes": list(self.sizes),
+            "weights": list(self.weights),
+            "temperature": self.temperature,
+            "epoch_size": self.epoch_size,
+            "strategy": self.strategy,
+            "phases": [phase.describe() for phase in self.phases],
+            "shuffle": bool(self.shuffle),
+            "seed": check_seed(self.seed),
+        }
+
+
+def _check_ascending(name: str, phases: Sequence[Phase]) -> None:
+    places = [(phase.epoch, phase.position) for phase in phases]
+    for earlier, later in pairwise(places):
+        if later <= earlier:
+            raise InvalidValueError(
+                f"{name} must begin one after another, but one at (epoch, position)={later} comes "
+                f"after {earlier}"
+            )

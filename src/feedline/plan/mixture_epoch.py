@@ -1,0 +1,299 @@
+"""One epoch of a mixture: its phases laid out, and the way from a position to an index."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from feedline.errors import InvalidValueError, check_integer
+from feedline.plan.apportion import (
+    apportion,
+    check_temperature,
+    check_weights,
+    longest_without_repeat,
+    shares_of,
+)
+from feedline.plan.interleave import Consecutive, Interleave, Layout
+from feedline.plan.orders import Indices
+from feedline.plan.permutation import Permutation, permute_numbered
+from feedline.plan.seeds import Seed, derive_key
+
+__all__ = ["MixtureEpoch", "Phase"]
+
+# Up to this many positions draws are strictly in order, at a cost per position of the whole run.
+# Above, they are shuffled inside larger blocks, so that a rank pays for its own positions only.
+_STRICT_LIMIT = 2**22
+_STRICT_BLOCK = 4000
+_LOOSE_BLOCK = 2**17
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phase:
+    """Weights that hold from a position of an epoch on, until the next phase begins.
+
+    Places are kept as positions, so they do not move when the number of ranks changes.
+
+    Examples:
+        >>> Phase.at_step((1, 3), step=100, world_size=8, batch_size=4, num_batches=1000).position
+        3200
+    """
+
+    weights: Sequence[float]
+    epoch: int = 0
+    position: int = 0
+    temperature: float = 1.0
+
+    def __post_init__(self) -> None:
+        try:
+            num_weights = len(self.weights)
+        except TypeError:
+            raise InvalidValueError(f"weights={self.weights!r} must be a list of numbers") from None
+        object.__setattr__(self, "weights", check_weights(self.weights, num_weights))
+        object.__setattr__(self, "temperature", check_temperature(self.temperature))
+        object.__setattr__(self, "epoch", check_integer("epoch", self.epoch, 0))
+        object.__setattr__(self, "position", check_integer("position", self.position, 0))
+
+    @classmethod
+    def at_step(
+        cls,
+        weights: Sequence[float],
+        *,
+        step: int,
+        world_size: int,
+        batch_size: int,
+        num_batches: int,
+        grad_acc_steps: int = 1,
+        temperature: float = 1.0,
+    ) -> Phase:
+        """Return the phase that begins at an optimizer step of a run.
+
+        `num_batches` is the number of batches per epoch and rank. An epoch's last step may be
+        shorter than `grad_acc_steps` batches.
+        """
+        check_integer("step", step, 0)
+        check_integer("num_batches", num_batches, 1)
+        check_integer("grad_acc_steps", grad_acc_steps, 1)
+        check_integer("world_size", world_size, 1)
+        check_integer("batch_size", batch_size, 1)
+        epoch, step_in_epoch = divmod(step, -(-num_batches // grad_acc_steps))
+        position = step_in_epoch * grad_acc_steps * world_size * batch_size
+        return cls(weights=weights, epoch=epoch, position=position, temperature=temperature)
+
+    def describe(self) -> dict[str, Any]:
+        """Return the phase as JSON values."""
+        return {
+            "weights": list(self.weights),
+            "epoch": self.epoch,
+            "position": self.position,
+            "temperature": self.temperature,
+        }
+
+
+class _Carry(NamedTuple):
+    """The draws of one source that are still to come: a few pending ones, then all from `next`."""
+
+    pending: Indices
+    next: int
+
+    def draws(self, ordinals: Indices) -> Indices:
+        if not len(self.pending):
+            return ordinals + self.next
+        later = ordinals - len(self.pending) + self.next
+        early = self.pending[np.minimum(ordinals, len(self.pending) - 1)]
+        return np.where(ordinals < len(self.pending), early, later)
+
+    def ordinal_of(self, draw: int) -> int | None:
+        if draw >= self.next:
+            return len(self.pending) + draw - self.next
+        found = np.flatnonzero(self.pending == draw)
+        return int(found[0]) if len(found) else None
+
+    def after(self, skipped: Indices, ordinal: int) -> _Carry:
+        """Return what is left when all ordinals below `ordinal`, less `skipped`, are used."""
+        pending = np.concatenate([self.draws(skipped), self.pending[ordinal:]])
+        return _Carry(pending, self.next + max(0, ordinal - len(self.pending)))
+
+
+@dataclass(frozen=True)
+class _LaidOut:
+    """A phase in its place: positions `[start, start + length)` of the epoch."""
+
+    start: int
+    length: int
+    counts: list[int]
+    layout: Layout
+    carries: list[_Carry]
+
+
+class MixtureEpoch:
+    """The order of one epoch of a mixture."""
+
+    def __init__(
+        self,
+        *,
+        sizes: tuple[int, ...],
+        planned: tuple[Phase, ...],
+        changes: tuple[Phase, ...],
+        epoch: int,
+        longest: int | None,
+        may_repeat: bool,
+        shuffle: bool,
+        seed: Seed,
+    ) -> None:
+        self._sizes = sizes
+        self._starts = [0, *accumulate(sizes)]
+        self._shuffle = shuffle
+        self._seed = seed
+        self._epoch = epoch
+        self._keys = [
+            derive_key(seed, "mixture source", epoch, source) for source in range(len(sizes))
+        ]
+        self._phases = self._lay_out(planned, changes, longest, may_repeat)
+        self._phase_starts = np.array([phase.start for phase in self._phases])
+        last = self._phases[-1]
+        self.num_positions = last.start + last.length
+
+    def indices(self, positions: Indices) -> Indices:
+        if len(self._phases) == 1:
+            return self._indices_in(self._phases[0], positions)
+        which = np.searchsorted(self._phase_starts, positions, side="right") - 1
+        result = np.empty(len(positions), dtype=np.int64)
+        for number in np.unique(which):
+            chosen = np.flatnonzero(which == number)
+            result[chosen] = self._indices_in(self._phases[number], positions[chosen])
+        return result
+
+    def find(self, index: int) -> Indices:
+        source = int(np.searchsorted(self._starts, index, side="right")) - 1
+        local, size = index - self._starts[source], self._sizes[source]
+        places: list[int] = []
+        num_pass = 0
+        while True:
+            draw = num_pass * size + self._place_in_pass(source, num_pass, local)
+            if num_pass * size >= self._end_of_draws(source):
+                return np.array(sorted(places), dtype=np.int64)
+            place = self._position_of(source, draw)
+            if place is not None:
+                places.append(place)
+            num_pass += 1
+
+    def _lay_out(
+        self,
+        planned: tuple[Phase, ...],
+        changes: tuple[Phase, ...],
+        longest: int | None,
+        may_repeat: bool,
+    ) -> list[_LaidOut]:
+        phases, fixed_ends = _phases_of_epoch(planned, changes, self._epoch)
+        carries = [_Carry(np.empty(0, dtype=np.int64), 0) for _ in self._sizes]
+        used = [0] * len(self._sizes)
+        laid_out: list[_LaidOut] = []
+        for number, phase in enumerate(phases):
+            start = phase.position if number else 0
+            shares = shares_of(phase.weights, phase.temperature)
+            length = _shortest(fixed_ends[number], longest, start)
+            if not may_repeat:
+                capacities = [size - gone for size, gone in zip(self._sizes, used, strict=True)]
+                limit = longest_without_repeat(capacities, shares)
+                length = limit if length is None else min(length, limit)
+            assert length is not None
+            counts = apportion(length, shares)
+            layout = self._make_layout(counts, start)
+            follows = number + 1 < len(phases) and phases[number + 1].position <= start + length
+            cut = phases[number + 1].position - start if follows else length
+            laid_out.append(_LaidOut(start, cut, counts, layout, carries))
+            if not follows:
+                break
+            used = [a + b for a, b in zip(used, layout.counts_before(cut), strict=True)]
+            skipped, ordinals = layout.cut(cut)
+            carries = [
+                carry.after(skip, ordinal)
+                for carry, skip, ordinal in zip(carries, skipped, ordinals, strict=True)
+            ]
+        return laid_out
+
+    def _make_layout(self, counts: list[int], start: int) -> Layout:
+        if not self._shuffle:
+            return Consecutive(counts, range(len(counts)))
+        strict = sum(counts) <= _STRICT_LIMIT
+        return Interleave(
+            counts,
+            key=derive_key(self._seed, "mixture layout", self._epoch, start),
+            block_length=max(_STRICT_BLOCK if strict else _LOOSE_BLOCK, 8 * len(counts)),
+            in_order=strict,
+        )
+
+    def _indices_in(self, phase: _LaidOut, positions: Indices) -> Indices:
+        sources, ordinals = phase.layout.locate(positions - phase.start)
+        result = np.empty(len(positions), dtype=np.int64)
+        # numpy sorts 16-bit keys by radix, several times faster than wider ones.
+        keys = sources.astype(np.uint16) if len(self._sizes) <= 2**16 else sources
+        by_source = np.argsort(keys, kind="stable")
+        edges = np.searchsorted(sources[by_source], np.arange(len(self._sizes) + 1))
+        for source in np.flatnonzero(np.diff(edges)).tolist():
+            chosen = by_source[edges[source] : edges[source + 1]]
+            draws = phase.carries[source].draws(ordinals[chosen])
+            result[chosen] = self._samples_of(source, draws) + self._starts[source]
+        return result
+
+    def _samples_of(self, source: int, draws: Indices) -> Indices:
+        """Return the index inside its source of each draw."""
+        size = self._sizes[source]
+        if not self._shuffle:
+            return draws % size
+        if int(draws.max()) < size:
+            return Permutation(size, self._keys[source]).forward(draws)
+        passes = draws // size
+        return permute_numbered(size, self._keys[source], passes, draws - passes * size)
+
+    def _place_in_pass(self, source: int, num_pass: int, local: int) -> int:
+        if not self._shuffle:
+            return local
+        permutation = Permutation(self._sizes[source], self._keys[source], num_pass)
+        return int(permutation.inverse(np.array([local], dtype=np.int64))[0])
+
+    def _end_of_draws(self, source: int) -> int:
+        return max(phase.carries[source].next + phase.counts[source] for phase in self._phases)
+
+    def _position_of(self, source: int, draw: int) -> int | None:
+        for phase in self._phases:
+            ordinal = phase.carries[source].ordinal_of(draw)
+            if ordinal is not None and ordinal < phase.counts[source]:
+                place = phase.layout.position_of(source, ordinal)
+                if place < phase.length:
+                    return phase.start + place
+        return None
+
+
+def _phases_of_epoch(
+    planned: tuple[Phase, ...], changes: tuple[Phase, ...], epoch: int
+) -> tuple[list[Phase], list[int | None]]:
+    """Return the phases of one epoch, and where each was planned to end (None: with the epoch).
+
+    A change made while running replaces every phase that was planned for later, and cuts the phase
+    it falls into: that one keeps the layout it had, because part of it has been consumed.
+    """
+    kept = list(planned)
+    if changes:
+        first_change = (changes[0].epoch, changes[0].position)
+        kept = [phase for phase in planned if (phase.epoch, phase.position) < first_change]
+    everything = [*kept, *changes]
+    opening = max(i for i, p in enumerate(everything) if (p.epoch, p.position) <= (epoch, 0))
+    numbers = [opening, *range(opening + 1, len(everything))]
+    numbers = [i for i in numbers if i == opening or everything[i].epoch == epoch]
+    fixed_ends: list[int | None] = []
+    for number in numbers:
+        follower = number + 1
+        is_planned = number < len(kept) and follower < len(planned)
+        ends_here = is_planned and planned[follower].epoch == epoch
+        fixed_ends.append(planned[follower].position if ends_here else None)
+    return [everything[number] for number in numbers], fixed_ends
+
+
+def _shortest(fixed_end: int | None, longest: int | None, start: int) -> int | None:
+    ends = [end - start for end in (fixed_end, longest) if end is not None]
+    return max(0, min(ends)) if ends else None

@@ -1,0 +1,106 @@
+"""Keyed permutations of `[0, n)`, computed per position in memory that does not grow with `n`."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline.errors import check_integer
+from feedline.plan.feistel import FeistelNetwork
+from feedline.plan.tables import TABLE_LIMIT, shuffled_tables
+
+__all__ = ["MAX_SIZE", "Permutation", "permute_numbered"]
+
+MAX_SIZE = 2**63 - 1
+_MAX_TABLE_CELLS = 2**16
+
+
+class Permutation:
+    """A keyed bijection of `[0, n)` for any `1 <= n < 2**63`, forward and inverse.
+
+    `number` tells apart the permutations of one key, for example the passes over one source. Below
+    a few thousand values a shuffled table is used, above that a Feistel network.
+
+    Examples:
+        >>> permutation = Permutation(10**12, key=7)
+        >>> places = permutation.forward(np.array([0, 1, 999_999_999_999]))
+        >>> permutation.inverse(places).tolist()
+        [0, 1, 999999999999]
+    """
+
+    def __init__(self, n: int, key: int, number: int = 0) -> None:
+        self.n = check_integer("n", n, 1, MAX_SIZE)
+        check_integer("key", key, 0, 2**128 - 1)
+        check_integer("number", number, 0, 2**64 - 1)
+        self._half: FeistelNetwork | _Table
+        if self.n <= TABLE_LIMIT:
+            self._half = _Table(self.n, key, number)
+        else:
+            self._half = FeistelNetwork(self.n, key, number)
+
+    def forward(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the value at each position; positions must lie in `[0, n)`."""
+        return self._half.forward(positions)
+
+    def inverse(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the position of each value; values must lie in `[0, n)`."""
+        return self._half.inverse(values)
+
+
+def permute_numbered(
+    n: int, key: int, numbers: NDArray[np.int64], positions: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Return `Permutation(n, key, number).forward(position)` for each pair, computed together."""
+    if np.all(numbers[1:] >= numbers[:-1]):
+        return _permute_runs(n, key, numbers, positions)
+    ascending = np.argsort(numbers, kind="stable")
+    result = np.empty(len(positions), dtype=np.int64)
+    result[ascending] = _permute_runs(n, key, numbers[ascending], positions[ascending])
+    return result
+
+
+def _permute_runs(
+    n: int, key: int, numbers: NDArray[np.int64], positions: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Return the same for numbers that ascend, run by run of equal numbers."""
+    changes = np.flatnonzero(numbers[1:] != numbers[:-1]) + 1
+    edges = [0, *changes.tolist(), len(numbers)]
+    distinct = numbers[np.array(edges[:-1])]
+    if n > TABLE_LIMIT or len(distinct) == 1:
+        parts = [
+            Permutation(n, key, number).forward(positions[start:stop])
+            for number, start, stop in zip(distinct.tolist(), edges, edges[1:], strict=False)
+        ]
+        return np.concatenate(parts)
+    result = np.empty(len(positions), dtype=np.int64)
+    rows = np.repeat(np.arange(len(distinct)), np.diff(edges))
+    rows_at_once = max(1, _MAX_TABLE_CELLS // n)
+    for first in range(0, len(distinct), rows_at_once):
+        tables = shuffled_tables(n, key, distinct[first : first + rows_at_once].astype(np.uint64))
+        part = slice(edges[first], edges[min(first + rows_at_once, len(distinct))])
+        result[part] = tables[rows[part] - first, positions[part]]
+    return result
+
+
+class _Table:
+    """A permutation held as a table."""
+
+    def __init__(self, n: int, key: int, number: int) -> None:
+        self._values = _table(n, key, number)
+
+    def forward(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        return self._values[positions].astype(np.int64)
+
+    def inverse(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
+        places = np.empty(len(self._values), dtype=np.int64)
+        places[self._values] = np.arange(len(self._values))
+        return places[values]
+
+
+@functools.lru_cache(maxsize=64)
+def _table(n: int, key: int, number: int) -> NDArray[np.uint16]:
+    table: NDArray[np.uint16] = shuffled_tables(n, key, np.array([number], dtype=np.uint64))[0]
+    table.flags.writeable = False
+    return table

@@ -1,0 +1,107 @@
+"""What a run consumed, and when, computed without running anything."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import NamedTuple
+
+from feedline.errors import InvalidValueError, check_integer
+from feedline.plan.batches import Batch
+from feedline.plan.cursor import Cursor, PastSegment
+from feedline.plan.segment import Plan, Segment
+
+__all__ = ["Consumed", "Replay"]
+
+
+class Consumed(NamedTuple):
+    """One time a sample is consumed: `batch` is numbered from the start of the epoch."""
+
+    segment: int
+    batch: int
+    rank: int
+    slot: int
+    is_real: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replay:
+    """One epoch of a run, on `world_size` ranks, after any resizes in `history`.
+
+    Examples:
+        >>> from feedline.plan import SamplePlan, Shuffled
+        >>> plan = SamplePlan(order=Shuffled(num_samples=1000))
+        >>> replay = Replay(plan=plan, world_size=4, batch_size=5, history=[PastSegment(2, 10, 7)])
+        >>> index = int(replay.batch(rank=3, number=20).indices[2])
+        >>> replay.find(index)
+        [Consumed(segment=1, batch=20, rank=3, slot=2, is_real=True)]
+    """
+
+    plan: Plan
+    world_size: int
+    batch_size: int
+    epoch: int = 0
+    history: Sequence[PastSegment] = ()
+    segments: tuple[Segment, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        past = tuple(PastSegment(*entry) for entry in self.history)
+        object.__setattr__(self, "history", past)
+        sizes = [*(entry[:2] for entry in past), (self.world_size, self.batch_size)]
+        segments = tuple(
+            Segment(
+                plan=self.plan,
+                epoch=self.epoch,
+                world_size=world_size,
+                batch_size=batch_size,
+                history=past[:number],
+            )
+            for number, (world_size, batch_size) in enumerate(sizes)
+        )
+        object.__setattr__(self, "segments", segments)
+
+    @classmethod
+    def of(cls, plan: Plan, cursor: Cursor, *, world_size: int, batch_size: int) -> Replay:
+        """Return the epoch that `cursor` was saved in, continued on `world_size` ranks."""
+        segment = plan.resume(cursor, world_size=world_size, batch_size=batch_size)
+        return cls(
+            plan=segment.plan,
+            world_size=world_size,
+            batch_size=batch_size,
+            epoch=cursor.epoch,
+            history=segment.history,
+        )
+
+    @property
+    def num_batches(self) -> int:
+        """The number of batches of the whole epoch on each rank."""
+        return sum(entry.num_batches for entry in self.history) + self.segments[-1].num_batches
+
+    def batch(self, *, rank: int, number: int) -> Batch:
+        """Return what `rank` gets as batch `number` of the epoch."""
+        check_integer("number", number, 0, self.num_batches - 1)
+        ends = list(accumulate(past.num_batches for past in self.history))
+        which = bisect_right(ends, number)
+        segment, first = self.segments[which], ends[which - 1] if which else 0
+        if rank >= segment.world_size:
+            raise InvalidValueError(
+                f"rank={rank} must be below {segment.world_size}, the world size at batch {number}"
+            )
+        return segment.batch(rank, number - first)._replace(number=number)
+
+    def find(self, index: int) -> list[Consumed]:
+        """Return every time `index` is consumed in this epoch; an empty list if it is dropped."""
+        found: list[Consumed] = []
+        first = 0
+        for number, segment in enumerate(self.segments):
+            is_last = number == len(self.history)
+            end = segment.num_batches if is_last else self.history[number].num_batches
+            found += [
+                Consumed(number, first + place.batch, *place[1:])
+                for place in segment.find(index)
+                if place.batch < end
+            ]
+            first += end
+        return found

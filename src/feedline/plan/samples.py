@@ -1,0 +1,59 @@
+"""Plans over an order: what the run has consumed is always a prefix of the order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from feedline.errors import InvalidValueError
+from feedline.plan.mixture import Mixture
+from feedline.plan.orders import Order
+from feedline.plan.segment import Plan, Remaining
+from feedline.plan.strided import PrefixRest
+from feedline.plan.tails import check_tail
+
+__all__ = ["SamplePlan"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplePlan(Plan):
+    """An order and a tail policy: batch k covers the next `world_size * batch_size` positions.
+
+    Within a batch, rank r takes every `world_size`-th position from r on. So whatever the numbers
+    are, what has been consumed is a prefix of the order, and a resize needs one number.
+
+    Examples:
+        >>> from feedline.plan import Sequential
+        >>> plan = SamplePlan(order=Sequential(num_samples=10), tail="even")
+        >>> segment = plan.segment(world_size=2, batch_size=3)
+        >>> [batch.indices.tolist() for batch in segment.batches(rank=1)]
+        [[1, 3, 5], [7, 9]]
+    """
+
+    order: Order
+    tail: str = "drop"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.order, Order):
+            raise InvalidValueError(f"order={self.order!r} must be an Order, such as Shuffled")
+        check_tail(self.tail)
+
+    @property
+    def num_indices(self) -> int:
+        return self.order.num_indices
+
+    def begin(self, epoch: int) -> Remaining:
+        return PrefixRest(self.order.at(epoch), self.tail, 0)
+
+    def describe(self) -> dict[str, Any]:
+        return {"kind": "samples", "order": self.order.describe(), "tail": self.tail}
+
+    @property
+    def changes(self) -> tuple[Mapping[str, Any], ...]:
+        return self.order.changes_as_json() if isinstance(self.order, Mixture) else ()
+
+    def with_changes(self, changes: tuple[Mapping[str, Any], ...]) -> Plan:
+        if isinstance(self.order, Mixture):
+            return replace(self, order=self.order.with_changes(changes))
+        return super().with_changes(changes)

@@ -1,0 +1,246 @@
+"""A plan and its segments: the stretch of an epoch that runs under one world size and batch size.
+
+A plan says what is left at the start of an epoch (`Remaining`). What is left can be dealt to any
+number of ranks (`Deal`), and a deal knows what is left after any number of its batches. Folding the
+history of an epoch through these two gives every resume and every resize:
+
+    remaining = plan.begin(epoch)
+    for past in history:
+        remaining = remaining.deal(past.world_size, past.batch_size).after(past.num_batches)
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from feedline.errors import CursorFormatError, EmptyEpochError, check_integer
+from feedline.plan.batches import Batch, Block, Place
+from feedline.plan.cursor import Cursor, PastSegment
+from feedline.plan.fingerprint import fingerprint_of
+
+__all__ = ["Deal", "Plan", "Remaining", "Segment"]
+
+ORDER_VERSION = 1
+_ENTRIES_AHEAD = 2**15
+
+
+class Remaining(Protocol):
+    """What is left of an epoch."""
+
+    @property
+    def num_left(self) -> int:
+        """The number of positions that nobody has consumed yet."""
+
+    def deal(self, world_size: int, batch_size: int) -> Deal:
+        """Deal what is left to `world_size` ranks."""
+
+
+class Deal(Protocol):
+    """What is left of an epoch, dealt to the ranks in batches."""
+
+    @property
+    def num_batches(self) -> int:
+        """The number of batches, equal on every rank."""
+
+    @property
+    def num_dropped(self) -> int:
+        """The number of positions that no rank gets."""
+
+    @property
+    def num_padded(self) -> int:
+        """The number of padded entries over all ranks."""
+
+    def block(self, rank: int, start: int, stop: int) -> Block:
+        """Return batches `[start, stop)` of `rank`."""
+
+    def after(self, num_batches: int) -> Remaining:
+        """Return what is left when every rank has consumed `num_batches`."""
+
+    def find(self, index: int) -> list[Place]:
+        """Return every place at which `index` is consumed."""
+
+
+class Plan(ABC):
+    """A pure description of what a run consumes; asking it never changes it."""
+
+    @abstractmethod
+    def begin(self, epoch: int) -> Remaining:
+        """Return the whole of `epoch`."""
+
+    @abstractmethod
+    def describe(self) -> dict[str, Any]:
+        """Return everything that decides the order, as JSON values."""
+
+    @property
+    @abstractmethod
+    def num_indices(self) -> int:
+        """Indices lie in `[0, num_indices)`."""
+
+    @property
+    def changes(self) -> tuple[Mapping[str, Any], ...]:
+        """What was changed while running, as JSON values that a cursor carries along."""
+        return ()
+
+    def with_changes(self, changes: tuple[Mapping[str, Any], ...]) -> Plan:
+        """Return this plan with exactly these changes made while running."""
+        if changes:
+            raise CursorFormatError(
+                f"the cursor carries {len(changes)} changes of weights, but this plan has none"
+            )
+        return self
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """Everything that decides the order, with the version of the algorithms."""
+        return {"order_version": ORDER_VERSION, **self.describe()}
+
+    @property
+    def fingerprint(self) -> str:
+        """A short string that changes when, and only when, the order may change."""
+        return fingerprint_of(self.fields)
+
+    def segment(self, *, world_size: int, batch_size: int, epoch: int = 0) -> Segment:
+        """Return a fresh epoch dealt to `world_size` ranks.
+
+        Examples:
+            >>> from feedline.plan import SamplePlan, Shuffled
+            >>> plan = SamplePlan(order=Shuffled(num_samples=10**12))
+            >>> plan.segment(world_size=1000, batch_size=100).num_batches
+            10000000
+        """
+        segment = Segment(plan=self, epoch=epoch, world_size=world_size, batch_size=batch_size)
+        if segment.num_batches == 0:
+            raise EmptyEpochError(
+                f"num_batches=0 must be at least 1: {segment.num_left} samples give no batch of "
+                f"batch_size={batch_size} on each of world_size={world_size} ranks; use a smaller "
+                "batch size, fewer ranks, or tail='pad' or 'even'"
+            )
+        return segment
+
+    def resume(self, cursor: Cursor, *, world_size: int, batch_size: int) -> Segment:
+        """Return the segment that goes on where `cursor` was saved, on any number of ranks."""
+        cursor.check_fields(self.fields)
+        plan = self.with_changes(cursor.changes)
+        history = list(cursor.history)
+        done = 0
+        if history and history[-1][:2] == (world_size, batch_size):
+            done = history.pop().num_batches
+        return Segment(
+            plan=plan,
+            epoch=cursor.epoch,
+            world_size=world_size,
+            batch_size=batch_size,
+            history=tuple(history),
+            num_done=done,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Segment:
+    """What is left of an epoch under one world size and batch size.
+
+    `num_done` is the number of its batches that were consumed before it was resumed; batches are
+    numbered from the start of the segment.
+    """
+
+    plan: Plan
+    world_size: int
+    batch_size: int
+    epoch: int = 0
+    history: tuple[PastSegment, ...] = ()
+    num_done: int = 0
+    deal: Deal = field(init=False, repr=False, compare=False)
+    num_left: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        check_integer("epoch", self.epoch, 0)
+        check_integer("world_size", self.world_size, 1, 2**31)
+        check_integer("batch_size", self.batch_size, 1, 2**31)
+        remaining = self.plan.begin(self.epoch)
+        for past in self.history:
+            deal = remaining.deal(past.world_size, past.batch_size)
+            _check_count(past, deal)
+            remaining = deal.after(past.num_batches)
+        object.__setattr__(self, "num_left", remaining.num_left)
+        object.__setattr__(self, "deal", remaining.deal(self.world_size, self.batch_size))
+        _check_count(PastSegment(self.world_size, self.batch_size, self.num_done), self.deal)
+
+    @property
+    def num_batches(self) -> int:
+        """The number of batches of this segment, equal on every rank."""
+        return self.deal.num_batches
+
+    @property
+    def num_dropped(self) -> int:
+        """The number of samples that the tail policy leaves out."""
+        return self.deal.num_dropped
+
+    @property
+    def num_padded(self) -> int:
+        """The number of padded entries over all ranks."""
+        return self.deal.num_padded
+
+    def batch(self, rank: int, number: int) -> Batch:
+        """Return one batch of one rank, by number."""
+        check_integer("number", number, 0, self.num_batches - 1)
+        return next(iter(self.block(rank, number, number + 1)))
+
+    def block(self, rank: int, start: int, stop: int) -> Block:
+        """Return batches `[start, stop)` of one rank, computed together."""
+        check_integer("rank", rank, 0, self.world_size - 1)
+        check_integer("stop", stop, 0, self.num_batches)
+        check_integer("start", start, 0, stop)
+        return self.deal.block(rank, start, stop)
+
+    def blocks(self, rank: int, start: int | None = None) -> Iterator[Block]:
+        """Iterate over blocks of batches: one batch at first, then twice as many each time."""
+        check_integer("rank", rank, 0, self.world_size - 1)
+        number = self.num_done if start is None else start
+        check_integer("start", number, 0, self.num_batches)
+        num_ahead = 1
+        while number < self.num_batches:
+            stop = min(number + num_ahead, self.num_batches)
+            block = self.deal.block(rank, number, stop)
+            yield block
+            number = stop
+            if 2 * len(block.indices) <= _ENTRIES_AHEAD:
+                num_ahead *= 2
+
+    def batches(self, rank: int, start: int | None = None) -> Iterator[Batch]:
+        """Iterate over the batches of one rank that are still to come, or from `start` on."""
+        for block in self.blocks(rank, start):
+            yield from block
+
+    def find(self, index: int) -> list[Place]:
+        """Return every place of this segment at which `index` is consumed."""
+        check_integer("index", index, 0, self.plan.num_indices - 1)
+        return sorted(self.deal.find(index))
+
+    def cursor(self, num_batches: int) -> Cursor:
+        """Return the cursor after `num_batches` batches of this segment."""
+        past = PastSegment(self.world_size, self.batch_size, num_batches)
+        _check_count(past, self.deal)
+        return Cursor(
+            fields=self.plan.fields,
+            epoch=self.epoch,
+            history=_append(self.history, past),
+            changes=self.plan.changes,
+        )
+
+
+def _append(history: tuple[PastSegment, ...], past: PastSegment) -> tuple[PastSegment, ...]:
+    """Return the history with one more entry; a segment without batches leaves no trace."""
+    return (*history, past) if past.num_batches else history
+
+
+def _check_count(past: PastSegment, deal: Deal) -> None:
+    count = past.num_batches
+    if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= deal.num_batches:
+        raise CursorFormatError(
+            f"num_batches={count!r} must be in [0, {deal.num_batches}], the number of batches on "
+            f"{past.world_size} ranks with batch size {past.batch_size}; this cursor belongs "
+            "to another plan"
+        )

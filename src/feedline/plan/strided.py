@@ -1,0 +1,83 @@
+"""Orders dealt position by position, so that what is consumed is always a prefix."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from feedline.plan.batches import Block, Place
+from feedline.plan.orders import EpochOrder
+from feedline.plan.segment import Remaining
+from feedline.plan.tails import Share
+
+__all__ = ["PrefixRest", "StridedDeal"]
+
+
+@dataclass(frozen=True)
+class PrefixRest:
+    """The positions from `start` on."""
+
+    order: EpochOrder
+    tail: str
+    start: int
+
+    @property
+    def num_left(self) -> int:
+        return self.order.num_positions - self.start
+
+    def deal(self, world_size: int, batch_size: int) -> StridedDeal:
+        share = Share(
+            num_positions=self.num_left,
+            world_size=world_size,
+            batch_size=batch_size,
+            tail=self.tail,
+        )
+        return StridedDeal(self, share)
+
+
+class StridedDeal:
+    """Positions dealt one by one: entry t of rank r is position `start + t * world_size + r`."""
+
+    def __init__(self, rest: PrefixRest, share: Share) -> None:
+        self._rest = rest
+        self.share = share
+        self.num_batches = share.num_batches
+        self.num_dropped = share.num_dropped
+        self.num_padded = share.num_padded
+
+    def block(self, rank: int, start: int, stop: int) -> Block:
+        share, order = self.share, self._rest.order
+        first, end = share.span(rank, start, stop)
+        num_real = share.num_real(rank, first, end)
+        place = first * share.world_size + rank
+        positions = np.arange(num_real, dtype=np.int64)
+        positions *= share.world_size
+        positions += self._rest.start + (place if num_real else 0)
+        is_real = None
+        if num_real < end - first:
+            is_real = np.arange(end - first) < num_real
+            padding = share.padding_places(rank, first + num_real, end) % order.num_positions
+            positions = np.concatenate([positions, padding])
+        return Block(
+            first=start,
+            indices=order.indices(positions),
+            bounds=share.bounds(rank, start, stop),
+            is_real=is_real,
+        )
+
+    def after(self, num_batches: int) -> Remaining:
+        consumed = self.share.num_consumed(num_batches)
+        return PrefixRest(self._rest.order, self._rest.tail, self._rest.start + consumed)
+
+    def find(self, index: int) -> list[Place]:
+        share = self.share
+        places = []
+        for position in self._rest.order.find(index).tolist():
+            offset = position - self._rest.start
+            rank, entry = offset % share.world_size, offset // share.world_size
+            if offset >= 0 and entry < share.num_entries(rank):
+                places.append(share.place(rank, entry, is_real=True))
+            for rank, entry in share.padding_entries(position, self._rest.order.num_positions):
+                places.append(share.place(rank, entry, is_real=False))
+        return places

@@ -1,0 +1,158 @@
+"""How many batches each rank gets out of `num_positions`, and what happens to the tail.
+
+Every rank has a *stream*: the entries that it consumes one after another, cut into batches. Entry
+`t` of rank `r` stands for place `t * world_size + r`; places below `num_positions` are real, the
+others are padding. A `Share` answers everything that follows from that and from the tail policy; it
+does not know which position a place is (`samples.py` deals places in order, `windows.py` in runs).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline.errors import TailError, check_choice, check_integer
+from feedline.plan.batches import Place
+
+__all__ = ["TAILS", "Share", "Tail", "check_tail"]
+
+Tail = Literal["drop", "pad", "even", "exact", "pad_ranks", "pad_ranks_drop"]
+
+TAILS: tuple[str, ...] = get_args(Tail)
+
+
+def check_tail(tail: Any) -> str:
+    """Return `tail` if it is a known policy, or raise an error that lists them."""
+    return check_choice("tail", tail, TAILS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Share:
+    """The batches that `world_size` ranks make of `num_positions`.
+
+    The tail policies:
+
+    - `drop`: leave out what does not fill a batch on every rank.
+    - `pad`: fill the last batch on every rank with entries that are marked as padding.
+    - `even`: every position once; the last batch is split as evenly as possible, so it is shorter,
+      and ranks may differ by one entry. Only when it has fewer positions than ranks is padding
+      added, one entry on each rank that would have none.
+    - `exact`: an error unless everything fits.
+    - `pad_ranks`: pad to a multiple of `world_size` only; the last batch is short on all alike.
+    - `pad_ranks_drop`: as before, then leave out the last batch if it is short.
+
+    Examples:
+        >>> share = Share(num_positions=10, world_size=2, batch_size=2, tail="drop")
+        >>> share.num_batches, share.num_dropped
+        (2, 2)
+    """
+
+    num_positions: int
+    world_size: int
+    batch_size: int
+    tail: str
+
+    def __post_init__(self) -> None:
+        check_integer("num_positions", self.num_positions, 0)
+        check_integer("world_size", self.world_size, 1, 2**31)
+        check_integer("batch_size", self.batch_size, 1, 2**31)
+        check_tail(self.tail)
+        per_step = self.world_size * self.batch_size
+        if self.tail == "exact" and self.num_positions % per_step:
+            raise TailError(
+                f"num_positions={self.num_positions} must be a multiple of world_size * batch_size "
+                f"= {self.world_size} * {self.batch_size} = {per_step} with tail='exact'; "
+                "use tail='drop', 'pad' or 'even', or another batch size"
+            )
+
+    @property
+    def num_whole(self) -> int:
+        """The number of entries that are real on every rank."""
+        return self.num_positions // self.world_size
+
+    @property
+    def num_left_over(self) -> int:
+        """The number of ranks, from 0 on, that have one more real entry than the others."""
+        return self.num_positions % self.world_size
+
+    def num_entries(self, rank: int) -> int:
+        """Return the length of the stream of `rank`, padding included."""
+        whole, over = self.num_whole, self.num_left_over
+        full = whole // self.batch_size * self.batch_size
+        upper = whole + (over > 0)
+        match self.tail:
+            case "drop" | "exact":
+                return full
+            case "pad":
+                return -(-upper // self.batch_size) * self.batch_size
+            case "even":
+                return upper if rank < over or whole == full else whole
+            case "pad_ranks":
+                return upper
+            case _:
+                return upper // self.batch_size * self.batch_size
+
+    @property
+    def num_batches(self) -> int:
+        """The number of batches, equal on every rank."""
+        return -(-self.num_entries(0) // self.batch_size)
+
+    @property
+    def num_dropped(self) -> int:
+        """The number of positions that no rank gets."""
+        reached = self.num_entries(0) * self.world_size
+        return max(0, self.num_positions - reached)
+
+    @property
+    def num_padded(self) -> int:
+        """The number of entries, over all ranks, that are padding."""
+        first, last = self.num_entries(0), self.num_entries(self.world_size - 1)
+        total = last * self.world_size
+        if first > last:
+            total += self.num_left_over
+        return total - (self.num_positions - self.num_dropped)
+
+    def num_consumed(self, num_batches: int) -> int:
+        """Return how many positions the ranks have had together after `num_batches`."""
+        return min(self.num_positions, num_batches * self.batch_size * self.world_size)
+
+    def span(self, rank: int, start: int, stop: int) -> tuple[int, int]:
+        """Return the entries `[first, end)` of `rank` in batches `[start, stop)`."""
+        first = start * self.batch_size
+        return first, max(first, min(stop * self.batch_size, self.num_entries(rank)))
+
+    def bounds(self, rank: int, start: int, stop: int) -> NDArray[np.int64]:
+        """Return where each of these batches begins and ends, counted from the first entry."""
+        first, end = self.span(rank, start, stop)
+        edges = np.arange(stop - start + 1, dtype=np.int64) * self.batch_size
+        edges[-1] = end - first
+        return edges
+
+    def num_real(self, rank: int, first: int, end: int) -> int:
+        """Return how many of the entries `[first, end)` of `rank` are real; they come first."""
+        real_end = self.num_whole + (rank < self.num_left_over)
+        return min(max(real_end - first, 0), end - first)
+
+    def padding_places(self, rank: int, first: int, end: int) -> NDArray[np.int64]:
+        """Return the places of entries `[first, end)` of `rank`, counted from the first padding."""
+        offset = first * self.world_size + rank - self.num_positions
+        return offset + np.arange(end - first, dtype=np.int64) * self.world_size
+
+    def padding_entries(self, position: int, num_positions: int) -> list[tuple[int, int]]:
+        """Return the (rank, entry) pairs of padding that repeat `position`.
+
+        Padding goes through the order's `num_positions` positions again from the first one, so
+        place `self.num_positions + p` repeats position `p % num_positions`.
+        """
+        place = self.num_positions + position
+        last_place = self.num_entries(0) * self.world_size
+        places = range(place, last_place, num_positions)
+        pairs = [(p % self.world_size, p // self.world_size) for p in places]
+        return [(rank, entry) for rank, entry in pairs if entry < self.num_entries(rank)]
+
+    def place(self, rank: int, entry: int, *, is_real: bool) -> Place:
+        """Return the place of one entry of one rank."""
+        return Place(entry // self.batch_size, rank, entry % self.batch_size, is_real)

@@ -1,0 +1,229 @@
+"""What is left of an epoch of windows, and how it is dealt: in rounds of one window per rank.
+
+What is left is a list of intervals of the epoch's positions: the rests of runs that a resize
+interrupted (`head`), then everything from `untouched` on. Laid end to end they are the *places* of
+the next segment. Each rest is a piece, and so is each untouched window.
+
+A round takes `world_size` pieces. Its ends are floored to multiples of `world_size` and it is cut
+into `world_size` equal runs, one per rank. So all ranks have streams of the same length, and each
+reads nearly its own piece; with unequal pieces a run reaches a little into its neighbour's.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from feedline.plan.batches import Block, Place
+from feedline.plan.orders import EpochOrder, Indices
+from feedline.plan.tails import Share
+
+__all__ = ["WindowDeal", "WindowRest"]
+
+
+class WindowedOrder(EpochOrder, Protocol):
+    """An epoch's order that is made of windows."""
+
+    num_windows: int
+
+    def window_starts(self, windows: Indices) -> Indices:
+        """Return where each window begins; window `num_windows` begins at the end."""
+
+    def window_of(self, position: int) -> int:
+        """Return the window that holds a position."""
+
+
+@dataclass(frozen=True, eq=False)
+class WindowRest:
+    """What is left: the intervals `[starts, starts + lengths)`, then all from `untouched` on."""
+
+    order: WindowedOrder
+    tail: str
+    starts: Indices
+    lengths: Indices
+    untouched: int
+
+    @classmethod
+    def whole(cls, order: WindowedOrder, tail: str) -> WindowRest:
+        """Return a whole epoch."""
+        none = np.empty(0, dtype=np.int64)
+        return cls(order, tail, none, none, 0)
+
+    @property
+    def num_left(self) -> int:
+        return int(self.lengths.sum()) + self.order.num_positions - self.untouched
+
+    def deal(self, world_size: int, batch_size: int) -> WindowDeal:
+        share = Share(
+            num_positions=self.num_left,
+            world_size=world_size,
+            batch_size=batch_size,
+            tail=self.tail,
+        )
+        return WindowDeal(self, share)
+
+
+class WindowDeal:
+    """What is left, dealt in rounds of one piece per rank."""
+
+    def __init__(self, rest: WindowRest, share: Share) -> None:
+        self._rest = rest
+        self._share = share
+        self._head_edges = np.concatenate([[0], np.cumsum(rest.lengths)]).astype(np.int64)
+        self._head_length = int(self._head_edges[-1])
+        self._num_places = share.num_positions
+        self._first_window = self._num_windows = 0
+        if rest.untouched < rest.order.num_positions:
+            self._first_window = rest.order.window_of(rest.untouched)
+            self._num_windows = rest.order.num_windows - self._first_window
+        num_pieces = len(rest.lengths) + self._num_windows
+        self._num_rounds = -(-num_pieces // share.world_size)
+        self.num_batches = share.num_batches
+        self.num_dropped = share.num_dropped
+        self.num_padded = share.num_padded
+
+    def block(self, rank: int, start: int, stop: int) -> Block:
+        share, order = self._share, self._rest.order
+        first, end = share.span(rank, start, stop)
+        num_real = share.num_real(rank, first, end)
+        positions = self._positions_of(self._places_of(rank, first, first + num_real))
+        is_real = None
+        if num_real < end - first:
+            is_real = np.arange(end - first) < num_real
+            padding = share.padding_places(rank, first + num_real, end) % order.num_positions
+            positions = np.concatenate([positions, padding])
+        return Block(
+            first=start,
+            indices=order.indices(positions),
+            bounds=share.bounds(rank, start, stop),
+            is_real=is_real,
+        )
+
+    def after(self, num_batches: int) -> WindowRest:
+        share = self._share
+        entry = num_batches * share.batch_size
+        if entry > share.num_whole:
+            return self._rest_of(np.empty(0, np.int64), np.empty(0, np.int64), self._num_places)
+        number = self._num_rounds if entry == share.num_whole else self._round_of(entry)
+        low, high = self._round_edges(np.array([number, number + 1])).tolist()
+        used = entry - low // share.world_size
+        run = (high - low) // share.world_size
+        if used == 0 or run == 0:
+            return self._rest_of(np.empty(0, np.int64), np.empty(0, np.int64), low)
+        runs = low + run * np.arange(share.world_size, dtype=np.int64)
+        return self._rest_of(runs + used, runs + run, high)
+
+    def find(self, index: int) -> list[Place]:
+        share = self._share
+        position = int(self._rest.order.find(index)[0])
+        places = [
+            share.place(rank, entry, is_real=False)
+            for rank, entry in share.padding_entries(position, self._rest.order.num_positions)
+        ]
+        place = self._place_of(position)
+        if place is not None:
+            rank, entry = self._entry_of(place)
+            if entry < share.num_entries(rank):
+                places.append(share.place(rank, entry, is_real=True))
+        return places
+
+    def _places_of(self, rank: int, first: int, end: int) -> Indices:
+        """Return the places of real entries `[first, end)` of `rank`."""
+        share = self._share
+        entries = np.arange(first, end, dtype=np.int64)
+        in_rounds = entries[entries < share.num_whole]
+        if not len(in_rounds):
+            return entries * share.world_size + rank
+        low = self._round_of(int(in_rounds[0]))
+        high = self._round_of(int(in_rounds[-1]))
+        edges = self._round_edges(np.arange(low, high + 2))
+        first_entries = edges // share.world_size
+        runs = np.diff(first_entries)
+        which = np.searchsorted(first_entries, in_rounds, side="right") - 1
+        places = edges[which] + rank * runs[which] + in_rounds - first_entries[which]
+        left_over = entries[len(in_rounds) :] * share.world_size + rank
+        return np.concatenate([places, left_over]) if len(left_over) else places
+
+    def _entry_of(self, place: int) -> tuple[int, int]:
+        """Return the rank and the entry that get a place."""
+        world_size = self._share.world_size
+        if place >= self._share.num_whole * world_size:
+            return place % world_size, place // world_size
+        number = self._round_of(place // world_size)
+        low, high = self._round_edges(np.array([number, number + 1])).tolist()
+        rank, offset = divmod(place - low, (high - low) // world_size)
+        return rank, low // world_size + offset
+
+    def _round_of(self, entry: int) -> int:
+        """Return the round in which every rank has its `entry`."""
+        world_size = self._share.world_size
+
+        def first_entry(number: int) -> int:
+            return int(self._round_edges(np.array([number]))[0]) // world_size
+
+        return bisect_right(range(self._num_rounds), entry, key=first_entry) - 1
+
+    def _round_edges(self, numbers: Indices) -> Indices:
+        """Return where each round begins, a multiple of `world_size`."""
+        world_size = self._share.world_size
+        pieces = np.minimum(numbers, self._num_rounds) * world_size
+        starts = self._piece_starts(pieces)
+        return starts - starts % world_size
+
+    def _piece_starts(self, pieces: Indices) -> Indices:
+        """Return the place at which each piece begins."""
+        rest, num_head = self._rest, len(self._rest.lengths)
+        in_head = self._head_edges[np.minimum(pieces, num_head)]
+        if not self._num_windows:
+            return in_head
+        windows = np.clip(pieces - num_head, 0, self._num_windows) + self._first_window
+        # The first untouched piece may begin inside its window.
+        begun = np.maximum(rest.order.window_starts(windows), rest.untouched)
+        return np.where(pieces < num_head, in_head, self._head_length + begun - rest.untouched)
+
+    def _positions_of(self, places: Indices) -> Indices:
+        """Return the position of the epoch at each place."""
+        rest = self._rest
+        untouched = places + (rest.untouched - self._head_length)
+        if not self._head_length or not len(places) or places.min() >= self._head_length:
+            return untouched
+        piece = np.searchsorted(self._head_edges, places, side="right") - 1
+        piece = np.minimum(piece, len(rest.starts) - 1)
+        in_head = rest.starts[piece] + places - self._head_edges[piece]
+        return np.where(places < self._head_length, in_head, untouched)
+
+    def _place_of(self, position: int) -> int | None:
+        """Return the place of a position, or None if it was consumed before."""
+        rest = self._rest
+        if position >= rest.untouched:
+            return self._head_length + position - rest.untouched
+        offsets = position - rest.starts
+        holding = np.flatnonzero((offsets >= 0) & (offsets < rest.lengths))
+        if not len(holding):
+            return None
+        return int(self._head_edges[holding[0]] + offsets[holding[0]])
+
+    def _rest_of(self, starts: Indices, ends: Indices, untouched: int) -> WindowRest:
+        """Return what is left when only places `[starts, ends)` and those from `untouched` are."""
+        rest = self._rest
+        head_end = max(untouched, self._head_length)
+        if untouched < self._head_length:
+            starts = np.append(starts, untouched)
+            ends = np.append(ends, self._head_length)
+        # Cut the intervals where the head's pieces meet, so that each is one run of positions.
+        edges = self._head_edges
+        which = np.searchsorted(starts, edges, side="right") - 1
+        edges, which = edges[which >= 0], which[which >= 0]
+        cuts = edges[(edges > starts[which]) & (edges < ends[which])]
+        starts = np.sort(np.concatenate([starts, cuts]))
+        ends = np.sort(np.concatenate([ends, cuts]))
+        return WindowRest(
+            order=rest.order,
+            tail=rest.tail,
+            starts=self._positions_of(starts),
+            lengths=ends - starts,
+            untouched=rest.untouched + head_end - self._head_length,
+        )

@@ -1,0 +1,168 @@
+"""Windows: shuffling that keeps reads together.
+
+Chunks are permuted, every `preload` of them form a window, and samples are permuted inside it. So
+any run of positions touches few chunks. Ranks get runs of positions rather than every n-th one
+(`window_deal.py`), so each rank reads its own windows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from feedline.errors import check_integer
+from feedline.plan.chunking import Chunking, Slots
+from feedline.plan.orders import Indices, Order
+from feedline.plan.permutation import Permutation, permute_numbered
+from feedline.plan.seeds import Seed, check_seed, derive_key
+from feedline.plan.segment import Plan, Remaining, Segment
+from feedline.plan.tails import check_tail
+from feedline.plan.window_deal import WindowRest
+
+__all__ = ["WindowEpoch", "WindowOrder", "WindowPlan"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WindowOrder(Order):
+    """An order in which a run of positions touches few chunks.
+
+    Examples:
+        >>> from feedline.plan import EqualChunks
+        >>> order = WindowOrder(chunks=EqualChunks(num_samples=100, chunk_size=10), preload=2)
+        >>> len(set((order.indices(0, range(20)) // 10).tolist()))
+        2
+    """
+
+    chunks: Chunking
+    preload: int = 1
+    shuffle: bool = True
+    seed: Seed = 0
+
+    def __post_init__(self) -> None:
+        check_integer("preload", self.preload, 1)
+        check_seed(self.seed)
+
+    @property
+    def num_indices(self) -> int:
+        return self.chunks.num_samples
+
+    def at(self, epoch: int) -> WindowEpoch:
+        return WindowEpoch(self, epoch)
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "kind": "windows",
+            "chunks": self.chunks.describe(),
+            "preload": self.preload,
+            "shuffle": bool(self.shuffle),
+            "seed": check_seed(self.seed),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class WindowPlan(Plan):
+    """Chunk-aware batches: in a round every rank reads one window of its own.
+
+    Args:
+        chunks: How the data is cut, `EqualChunks` or `UnequalChunks`.
+        preload: The number of chunks in a window; more shuffle better and need more memory.
+        shuffle: Without it, chunks and samples come in order.
+        tail: What happens to the tail; see `Share`.
+        seed: Any integer or string.
+
+    Examples:
+        >>> from feedline.plan import EqualChunks
+        >>> plan = WindowPlan(chunks=EqualChunks(num_samples=1000, chunk_size=10), preload=4)
+        >>> segment = plan.segment(world_size=2, batch_size=8)
+        >>> len(plan.reads(segment, rank=0, start=0, stop=5))
+        4
+    """
+
+    chunks: Chunking
+    preload: int = 1
+    shuffle: bool = True
+    tail: str = "drop"
+    seed: Seed = 0
+
+    def __post_init__(self) -> None:
+        self._order()
+        check_tail(self.tail)
+
+    def _order(self) -> WindowOrder:
+        return WindowOrder(
+            chunks=self.chunks, preload=self.preload, shuffle=self.shuffle, seed=self.seed
+        )
+
+    @property
+    def num_indices(self) -> int:
+        return self.chunks.num_samples
+
+    def begin(self, epoch: int) -> Remaining:
+        return WindowRest.whole(self._order().at(epoch), self.tail)
+
+    def describe(self) -> dict[str, Any]:
+        return {"kind": "window plan", "order": self._order().describe(), "tail": self.tail}
+
+    def reads(self, segment: Segment, rank: int, start: int, stop: int) -> Indices:
+        """Return the chunks that `rank` reads for batches `[start, stop)`, by first use."""
+        chunks, _ = self.chunks.rows_of(segment.block(rank, start, stop).indices)
+        distinct, first_use = np.unique(chunks, return_index=True)
+        return distinct[np.argsort(first_use)]
+
+
+class WindowEpoch:
+    """One epoch of a window order."""
+
+    def __init__(self, order: WindowOrder, epoch: int) -> None:
+        self._chunks = order.chunks
+        self._preload = order.preload
+        self.num_positions = order.chunks.num_samples
+        self.num_windows = -(-order.chunks.num_chunks // order.preload)
+        self._key = derive_key(order.seed, "window", epoch)
+        self._permutation: Permutation | None = None
+        if order.shuffle:
+            key = derive_key(order.seed, "chunk order", epoch)
+            self._permutation = Permutation(order.chunks.num_chunks, key)
+        self._slots: Slots = order.chunks.slots(self._permutation)
+
+    def window_starts(self, windows: Indices) -> Indices:
+        """Return where each window begins; window `num_windows` begins at the end."""
+        slots = np.minimum(windows, self._chunks.num_chunks // self._preload + 1) * self._preload
+        return self._slots.starts(np.minimum(slots, self._chunks.num_chunks))
+
+    def window_of(self, position: int) -> int:
+        """Return the window that holds a position."""
+        slot = self._slots.slots_of(np.array([position], dtype=np.int64))[0]
+        return int(slot) // self._preload
+
+    def indices(self, positions: Indices) -> Indices:
+        if self._permutation is None or not len(positions):
+            return positions
+        windows = self._slots.slots_of(positions) // self._preload
+        starts = self.window_starts(windows)
+        sizes = self.window_starts(windows + 1) - starts
+        places = positions - starts
+        if np.all(sizes == sizes[:1]):
+            places = permute_numbered(int(sizes[0]), self._key, windows, places)
+        else:
+            for size in np.unique(sizes).tolist():
+                chosen = np.flatnonzero(sizes == size)
+                places[chosen] = permute_numbered(size, self._key, windows[chosen], places[chosen])
+        places += starts
+        slots = self._slots.slots_of(places)
+        rows = places - self._slots.starts(slots)
+        return self._chunks.starts(self._permutation.forward(slots)) + rows
+
+    def find(self, index: int) -> Indices:
+        one = np.array([index], dtype=np.int64)
+        if self._permutation is None:
+            return one
+        chunk, row = self._chunks.rows_of(one)
+        slot = self._permutation.inverse(chunk)
+        window = slot // self._preload
+        start = self.window_starts(window)
+        size = int((self.window_starts(window + 1) - start)[0])
+        place = self._slots.starts(slot) + row - start
+        return start + Permutation(size, self._key, int(window[0])).inverse(place)

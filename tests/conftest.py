@@ -1,0 +1,30 @@
+"""Hypothesis profiles, chosen by FEEDLINE_HYPOTHESIS_PROFILE, and the seed of the test order."""
+
+import os
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile(
+    "default",
+    max_examples=60,
+    # Time says more about the machine than about the code, so neither a slow example nor a slow
+    # start fails a test.
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize=False,
+    # No database: what a test does depends on its seed alone. The blob reproduces a failure.
+    database=None,
+    print_blob=True,
+)
+settings.register_profile("thorough", settings.get_profile("default"), max_examples=1000)
+settings.load_profile(os.environ.get("FEEDLINE_HYPOTHESIS_PROFILE", "default"))
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, exitstatus: int, config: pytest.Config
+) -> None:
+    """Name the seed of a run that failed: `-q` hides the header that has it."""
+    seed = getattr(config.option, "randomly_seed", None)
+    if exitstatus and seed is not None:
+        terminalreporter.write_line(f"repeat this run with --randomly-seed={seed}")

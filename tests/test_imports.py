@@ -1,0 +1,296 @@
+"""Imports run one way between the rooms, and `import feedline` stays light."""
+
+import ast
+import importlib.util
+import inspect
+import itertools
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+PACKAGE = "feedline"
+SOURCE = Path(__file__).resolve().parent.parent / "src" / PACKAGE
+
+# errors ← {plan, store, steps} ← {feed, chunks} ← {torch, jax, report} ← cli
+LAYERS = (
+    ("errors",),
+    ("plan", "store", "steps"),
+    ("feed", "chunks"),
+    ("torch", "jax", "report"),
+    ("cli",),
+)
+LAYER_OF = {room: number for number, rooms in enumerate(LAYERS) for room in rooms}
+
+# `feedline/__init__.py` is no room. It may offer what is framework-free; only cli may import it.
+ROOT = "__init__"
+MAY_IMPORT = {room: {r for r in LAYER_OF if LAYER_OF[r] < LAYER_OF[room]} for room in LAYER_OF}
+MAY_IMPORT["cli"].add(ROOT)
+MAY_IMPORT[ROOT] = {room for room in LAYER_OF if LAYER_OF[room] <= LAYER_OF["feed"]}
+
+FRAMEWORKS = (
+    *("torch", "torchdata", "torchvision", "lightning", "jax", "jaxlib", "flax", "tensorflow"),
+    *("pandas", "polars", "pyarrow", "zarr", "scipy", "sklearn", "anndata", "h5py", "datasets"),
+)
+FRAMEWORK_FREE = {ROOT, "errors", "plan", "store", "steps", "chunks"}
+
+# Rooms that may import nothing outside of Feedline but the standard library and these.
+ONLY_THIRD_PARTY: dict[str, set[str]] = {ROOT: {"numpy"}, "errors": set(), "plan": {"numpy"}}
+
+
+def forbidden_imports(source: Path) -> list[str]:
+    """One line for each import under the package directory `source` that the layers forbid."""
+    found = []
+    for path in sorted(source.rglob("*.py")):
+        relative = path.relative_to(source)
+        room = relative.parts[0].removesuffix(".py")
+        if room not in MAY_IMPORT:
+            found.append(f"{relative}: {room!r} is not a room; move the file or add a layer")
+            continue
+        for line, target in imported_modules(path, source):
+            if reason := objection(room, target):
+                found.append(f"{relative}:{line}: {room} imports {target}, but {reason}")
+    return found
+
+
+def imported_modules(path: Path, source: Path) -> Iterator[tuple[int, str]]:
+    """Line number and absolute dotted name of everything that the file imports, at any depth.
+
+    `from a import b` yields `a.b`, whether b is a module or a name in one.
+    """
+    package = (PACKAGE, *path.relative_to(source).parent.parts)
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), filename=str(path))):
+        match node:
+            case ast.Import(names=names):
+                yield from ((node.lineno, alias.name) for alias in names)
+            case ast.ImportFrom(module=module, names=names, level=level):
+                # One leading dot is this package itself, each further dot its parent.
+                anchor = package[: len(package) - level + 1] if level else ()
+                base = ".".join((*anchor, *([module] if module else [])))
+                yield from ((node.lineno, f"{base}.{alias.name}") for alias in names)
+            case ast.Call(
+                func=ast.Name(id="__import__" | "import_module")
+                | ast.Attribute(attr="import_module"),
+                args=[ast.Constant(value=str(name)), *_],
+            ):
+                yield node.lineno, importlib.util.resolve_name(name, ".".join(package))
+
+
+def objection(room: str, target: str) -> str | None:
+    """Why the room must not import the target, or None if it may."""
+    top, *rest = target.split(".")
+    if top == PACKAGE:
+        # A name that is no room is an attribute of `feedline/__init__.py`.
+        other = rest[0] if rest and rest[0] in LAYER_OF else ROOT
+        if other == room or other in MAY_IMPORT[room]:
+            return None
+        return f"{room} may import {sorted(MAY_IMPORT[room]) or 'no room'}"
+    if room in FRAMEWORK_FREE and top in FRAMEWORKS:
+        return f"{room} is framework-free"
+    allowed = ONLY_THIRD_PARTY.get(room)
+    if allowed is None or top in sys.stdlib_module_names or top in allowed:
+        return None
+    return f"{room} may import the standard library and {sorted(allowed) or 'nothing else'}"
+
+
+def test_no_room_imports_what_the_layers_forbid() -> None:
+    assert (SOURCE / "plan").is_dir(), "the walk would prove nothing"
+    assert forbidden_imports(SOURCE) == []
+
+
+def write(source: Path, name: str, code: str) -> None:
+    path = source / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(code, encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        pytest.param("plan/a.py", "import feedline.store", id="sibling"),
+        pytest.param("plan/a.py", "from feedline.steps import clock", id="sibling-from"),
+        pytest.param("plan/a.py", "from feedline import store", id="sibling-from-root"),
+        pytest.param("plan/a.py", "from .. import errors, store", id="sibling-relative"),
+        pytest.param("plan/a.py", "from ..store import x", id="sibling-relative-module"),
+        pytest.param("plan/__init__.py", "from ..store import x", id="relative-in-init"),
+        pytest.param("plan/deep/a.py", "from ...store import x", id="relative-in-subpackage"),
+        pytest.param("plan/a.py", "import feedline", id="root-from-below"),
+        pytest.param("plan/a.py", "from feedline import *", id="root-star"),
+        pytest.param("plan/a.py", "import attrs", id="plan-third-party"),
+        pytest.param("plan/a.py", "import numpy.typing, torch", id="second-of-two"),
+        pytest.param("plan/a.py", "def f():\n    import torch", id="inside-function"),
+        pytest.param("plan/a.py", "if False:\n    from scipy.sparse import x", id="inside-if"),
+        pytest.param("plan/a.py", "__import__('jax')", id="dunder-import"),
+        pytest.param(
+            "plan/a.py", "import importlib\nimportlib.import_module('torch.nn')", id="importlib"
+        ),
+        pytest.param("plan/a.py", "import_module('..store', __package__)", id="importlib-relative"),
+        pytest.param("store/a.py", "from feedline.plan import x", id="store-plan"),
+        pytest.param("store/a.py", "def f():\n    import torch.nn", id="store-torch"),
+        pytest.param("store/a.py", "import zarr", id="store-zarr"),
+        pytest.param("steps/a.py", "import jax.numpy as jnp", id="steps-jax"),
+        pytest.param("steps/a.py", "from feedline.feed import x", id="steps-feed"),
+        pytest.param("chunks/a.py", "from anndata import AnnData", id="chunks-anndata"),
+        pytest.param("chunks/a.py", "from feedline.feed import x", id="chunks-feed"),
+        pytest.param("feed/a.py", "from ..torch import x", id="feed-torch-room"),
+        pytest.param("torch/a.py", "import feedline.jax", id="torch-jax-room"),
+        pytest.param("report/a.py", "from feedline import cli", id="report-cli"),
+        pytest.param("errors.py", "from .plan import x", id="errors-plan"),
+        pytest.param("errors.py", "import numpy", id="errors-numpy"),
+        pytest.param("__init__.py", "from .torch import x", id="root-torch-room"),
+        pytest.param("__init__.py", "import torch", id="root-torch"),
+        pytest.param("attic/a.py", "", id="unknown-room"),
+        pytest.param("attic.py", "", id="unknown-file"),
+    ],
+)
+def test_a_forbidden_import_is_reported(tmp_path: Path, name: str, code: str) -> None:
+    write(tmp_path, name, code)
+    reported = forbidden_imports(tmp_path)
+    assert len(reported) == 1
+    assert reported[0].startswith(str(Path(name)))
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("plan/a.py", "import math\nimport numpy as np\nfrom numpy.typing import NDArray"),
+        ("plan/a.py", "from __future__ import annotations"),
+        ("plan/a.py", "from feedline.errors import FeedlineError"),
+        ("plan/a.py", "from .. import errors\nfrom ..errors import FeedlineError"),
+        ("plan/a.py", "from . import seeds\nfrom .seeds import x\nimport feedline.plan.seeds"),
+        ("plan/__init__.py", "from . import seeds\nfrom .seeds import x"),
+        ("plan/deep/a.py", "from .. import seeds\nfrom ..seeds import x"),
+        ("plan/a.py", "torch = 'import torch'  # import torch"),
+        ("plan/a.py", "from importlib import import_module\nimport_module('.seeds')"),
+        ("store/a.py", "import numpy\nimport fsspec\nfrom feedline import errors"),
+        ("feed/a.py", "from feedline import plan, steps, store"),
+        ("chunks/a.py", "from ..plan import x"),
+        ("torch/a.py", "import torch\nfrom torch.utils.data import Dataset\nimport feedline.feed"),
+        ("jax/a.py", "import jax\nfrom feedline.chunks import x"),
+        ("report/a.py", "from feedline.plan import x"),
+        ("cli/a.py", "from feedline import __version__, report, torch"),
+        ("errors.py", "from typing import Any"),
+        ("__init__.py", "from feedline.plan import x\nfrom . import errors"),
+    ],
+)
+def test_an_allowed_import_is_not_reported(tmp_path: Path, name: str, code: str) -> None:
+    write(tmp_path, name, code)
+    assert forbidden_imports(tmp_path) == []
+
+
+def test_a_report_names_file_line_room_and_target(tmp_path: Path) -> None:
+    write(tmp_path, "plan/a.py", "import math\n\nimport torch\n")
+    path = Path("plan", "a.py")
+    assert forbidden_imports(tmp_path) == [
+        f"{path}:3: plan imports torch, but plan is framework-free"
+    ]
+
+
+def frameworks_imported_by(statement: str, stand_ins: Path, *path: Path) -> set[str]:
+    """The frameworks that a fresh interpreter has imported after running the statement.
+
+    Empty modules stand in for the frameworks, so the answer does not depend on which of them are
+    installed: not even an import inside `try: ... except ImportError` escapes.
+    """
+    for name in FRAMEWORKS:
+        write(stand_ins, f"{name}.py", "")
+    check = f"{statement}\nimport sys\nprint(*sorted(set({FRAMEWORKS!r}) & set(sys.modules)))"
+    result = subprocess.run(
+        [sys.executable, "-c", check],
+        cwd=stand_ins,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (stand_ins, *path)))},
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stderr
+    return set(result.stdout.split())
+
+
+@pytest.mark.parametrize("module", ["feedline", "feedline.errors", "feedline.plan"])
+def test_importing_feedline_imports_no_framework(tmp_path: Path, module: str) -> None:
+    assert frameworks_imported_by(f"import {module}", tmp_path) == set()
+
+
+def test_a_framework_imported_by_a_package_is_seen(tmp_path: Path) -> None:
+    code = "try:\n    import torch\nexcept ImportError:\n    torch = None\nfrom zarr import *"
+    write(tmp_path / "packages", "heavy/__init__.py", code)
+    seen = frameworks_imported_by("import heavy", tmp_path / "stand_ins", tmp_path / "packages")
+    assert seen == {"torch", "zarr"}
+
+
+def undocumented_names(module: ModuleType) -> list[str]:
+    """The names in the module's `__all__` that do not exist or have no docstring of their own."""
+    return [name for name in module.__all__ if not is_documented(module, name)]
+
+
+def is_documented(module: ModuleType, name: str) -> bool:
+    value = getattr(module, name, None)
+    if inspect.isclass(value):
+        # A dataclass without a docstring is given its signature as one.
+        doc = vars(value).get("__doc__") or ""
+        return bool(doc) and not doc.startswith(f"{value.__name__}(")
+    if inspect.isroutine(value) or inspect.ismodule(value):
+        return bool(value.__doc__)
+    return name in documented_constants(Path(module.__file__ or "").parent)
+
+
+def documented_constants(directory: Path) -> set[str]:
+    """The module-level names in the directory's files that a string literal follows.
+
+    A constant cannot carry a docstring, so the documentation takes the string after it.
+    """
+    names = set()
+    for path in directory.rglob("*.py"):
+        body = ast.parse(path.read_text(encoding="utf-8")).body
+        for statement, after in itertools.pairwise(body):
+            match statement, after:
+                case (
+                    ast.Assign(targets=[ast.Name(id=name)])
+                    | ast.AnnAssign(target=ast.Name(id=name)),
+                    ast.Expr(value=ast.Constant(value=str())),
+                ):
+                    names.add(name)
+    return names
+
+
+def test_every_public_name_of_plan_exists_and_has_a_docstring() -> None:
+    plan = importlib.import_module("feedline.plan")
+    assert plan.__all__
+    assert undocumented_names(plan) == []
+
+
+def test_a_missing_name_or_docstring_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = """
+        from dataclasses import dataclass
+        from typing import Literal
+
+        __all__ = ["Bare", "Told", "absent", "bare", "told", "BARE", "TOLD", "Alias"]
+
+        @dataclass
+        class Bare:
+            x: int
+
+        class Told:
+            '''Told.'''
+
+        def bare(): ...
+
+        def told():
+            '''Told.'''
+
+        BARE = 1
+        TOLD: int = 1
+        '''Told.'''
+        Alias = Literal["a"]
+        '''Told.'''
+    """
+    write(tmp_path, "made_up_for_docstrings/__init__.py", inspect.cleandoc(code))
+    monkeypatch.syspath_prepend(tmp_path)
+    module = importlib.import_module("made_up_for_docstrings")
+    assert undocumented_names(module) == ["Bare", "absent", "bare", "BARE"]
