@@ -4,9 +4,10 @@
     ├── InvalidValueError (ValueError)     an argument is outside its bounds
     │   ├── TailError                      tail="exact" and the samples do not fit
     │   └── EmptyEpochError                a fresh epoch would have no batch at all
-    └── CursorError (ValueError)           a cursor cannot be used
-        ├── CursorFormatError              it is damaged, of another version, or not a cursor
-        └── PlanMismatchError              it belongs to another plan
+    ├── CursorError (ValueError)           a cursor cannot be used
+    │   ├── CursorFormatError              it is damaged, of another version, or not a cursor
+    │   └── PlanMismatchError              it belongs to another plan
+    └── DesyncError (RuntimeError)         the ranks of a run do not agree
 
 Messages state the value, the bound and the remedy, in that order.
 """
@@ -20,6 +21,7 @@ from typing import Any
 __all__ = [
     "CursorError",
     "CursorFormatError",
+    "DesyncError",
     "EmptyEpochError",
     "FeedlineError",
     "InvalidValueError",
@@ -63,6 +65,17 @@ class PlanMismatchError(CursorError):
     def __init__(self, message: str, differences: Mapping[str, tuple[Any, Any]]) -> None:
         super().__init__(message)
         self.differences = dict(differences)
+
+
+class DesyncError(FeedlineError, RuntimeError):
+    """The ranks of a run do not agree about what they are about to do.
+
+    `differences` maps each differing field to the values of all ranks.
+    """
+
+    def __init__(self, message: str, differences: Mapping[str, list[Any]] | None = None) -> None:
+        super().__init__(message)
+        self.differences = dict(differences or {})
 
 
 def check_integer(

@@ -34,6 +34,8 @@ def check_weights(weights: Any, num_sources: int) -> tuple[float, ...]:
                 f"weights[{source}]={weight} must be finite and at least 0; use 0 to leave a "
                 "source out"
             )
+    if not values:
+        raise InvalidValueError("weights=[] must hold at least one weight, one for each source")
     if not any(values):
         raise InvalidValueError(
             f"weights={list(values)} are all zero but at least one must be positive"

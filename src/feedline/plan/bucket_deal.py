@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -16,9 +16,31 @@ from feedline.plan.permutation import Permutation
 from feedline.plan.seeds import Seed, derive_key
 from feedline.plan.strided import PrefixRest, StridedDeal
 
-__all__ = ["BucketEpoch", "BucketRest"]
+__all__ = ["BucketEpoch", "BucketOrders", "BucketRest"]
 
 _BATCHES_PER_BLOCK = 1024
+
+
+class BucketOrders(Protocol):
+    """One epoch of buckets, whatever its orders come from."""
+
+    @property
+    def members(self) -> Sequence[Any]:
+        """The samples of each bucket."""
+
+    @property
+    def rule(self) -> BatchRule:
+        """How many samples of a bucket make a batch."""
+
+    @property
+    def tail(self) -> str:
+        """What happens to the tail of each bucket."""
+
+    def order_of(self, bucket: int) -> EpochOrder:
+        """Return the order of one bucket's samples."""
+
+    def layout(self, counts: list[int], segment: int) -> Layout:
+        """Return which bucket each batch of a segment comes from."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +84,7 @@ class BucketEpoch:
 class BucketRest:
     """What is left: each bucket is consumed in its own order, so one number per bucket says it."""
 
-    epoch: BucketEpoch
+    epoch: BucketOrders
     consumed: tuple[int, ...]
     segment: int
 

@@ -219,6 +219,11 @@ class Segment:
         check_integer("index", index, 0, self.plan.num_indices - 1)
         return sorted(self.deal.find(index))
 
+    def num_left_after(self, num_batches: int) -> int:
+        """Return how many positions are left when every rank has had `num_batches` batches."""
+        check_integer("num_batches", num_batches, 0, self.num_batches)
+        return self.deal.after(num_batches).num_left
+
     def cursor(self, num_batches: int) -> Cursor:
         """Return the cursor after `num_batches` batches of this segment."""
         past = PastSegment(self.world_size, self.batch_size, num_batches)

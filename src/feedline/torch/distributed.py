@@ -1,0 +1,103 @@
+"""A distributed sampler that begins anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sized
+from typing import Any
+
+from feedline.errors import InvalidValueError, check_choice, check_integer
+from feedline.plan import Block, Order, Plan, SamplePlan, Sequential, Shuffled
+from feedline.torch.peers import Peers
+from feedline.torch.plan_sampler import PlanSampler
+from feedline.torch.torch_order import TorchShuffled
+
+__all__ = ["DistributedSampler", "SampleSampler"]
+
+
+class SampleSampler(PlanSampler[int]):
+    """A sampler that yields one index at a time."""
+
+    @property
+    def num_samples(self) -> int:
+        """The number of samples that each rank gets in this epoch."""
+        return len(self)
+
+    def set_skip(self, skip: int) -> None:
+        """Begin the next pass after `skip` samples of this rank."""
+        skip = check_integer("skip", skip, 0, self._segment_at(None).num_batches)
+        self._loaded = self._fresh_cursor(self._epoch, skip)
+        self._pass = self._next_pass = None
+
+    def _entries_of(self, block: Block) -> list[int]:
+        entries: list[int] = block.indices.tolist()
+        return entries
+
+
+class DistributedSampler(SampleSampler):
+    """Every rank gets its own samples, in a new order in every epoch.
+
+    Nothing is held in memory but a few integers, and the state loads on any number of ranks.
+
+    Args:
+        dataset: Anything with a length.
+        num_replicas: The number of ranks; by default that of the process group, else 1.
+        rank: The rank of this process; by default that in the process group, else 0.
+        shuffle: Whether samples are shuffled.
+        seed: Any integer or string.
+        drop_last: Drop the samples that do not divide evenly over ranks; otherwise the first ones
+            are repeated to fill up.
+        order: `"feedline"`, or `"torch"` for the order of torch's own DistributedSampler.
+        process_group: The group of ranks that get different data, if not all.
+        desync_guard: Compare the ranks before each epoch, where they come from a process group.
+        desync_timeout: How many seconds the guard waits for the other ranks.
+
+    Examples:
+        >>> sampler = DistributedSampler(range(10), num_replicas=2, rank=0, shuffle=False)
+        >>> list(sampler)
+        [0, 2, 4, 6, 8]
+    """
+
+    def __init__(
+        self,
+        dataset: Sized,
+        num_replicas: int | None = None,
+        rank: int | None = None,
+        shuffle: bool = True,
+        seed: int = 0,
+        drop_last: bool = True,
+        *,
+        order: str = "feedline",
+        process_group: Any | None = None,
+        desync_guard: bool = True,
+        desync_timeout: float = 60.0,
+    ) -> None:
+        if not hasattr(dataset, "__len__"):
+            raise InvalidValueError(
+                f"dataset={dataset!r:.80} must have a length; an iterable dataset needs no sampler"
+            )
+        check_choice("order", order, ("feedline", "torch"))
+        super().__init__(
+            peers=Peers(num_replicas, rank, process_group),
+            entry_size=1,
+            seed=seed,
+            desync_guard=desync_guard,
+            desync_timeout=desync_timeout,
+        )
+        self.dataset = dataset
+        self.shuffle = shuffle
+        self.drop_last = drop_last
+        self._plan = SamplePlan(
+            order=_order(len(dataset), shuffle, seed, order), tail="drop" if drop_last else "pad"
+        )
+
+    @property
+    def plan(self) -> Plan:
+        return self._plan
+
+
+def _order(num_samples: int, shuffle: bool, seed: int, order: str) -> Order:
+    if not shuffle:
+        return Sequential(num_samples=num_samples)
+    if order == "torch":
+        return TorchShuffled(num_samples=num_samples, seed=seed)
+    return Shuffled(num_samples=num_samples, seed=seed)

@@ -1,0 +1,204 @@
+"""A data loader that knows what the training loop has received."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+from torch.utils.data import BatchSampler, IterableDataset, default_collate, default_convert
+from torch.utils.data import DataLoader as TorchDataLoader
+
+from feedline.errors import CursorFormatError, InvalidValueError
+from feedline.torch.distributed import DistributedSampler, SampleSampler
+from feedline.torch.plan_sampler import Pass, PlanSampler
+
+__all__ = ["DataLoader"]
+
+Item = TypeVar("Item")
+
+
+class DataLoader(TorchDataLoader[Item]):
+    """torch's DataLoader with a state that counts the batches it has delivered.
+
+    It takes every argument of torch's loader. The state does not depend on workers or prefetching,
+    and loading it costs no replay: the next pass begins at the next batch, on any number of ranks
+    and workers and with any batch size. When a pass has ended, the next one is the next epoch.
+
+    Args:
+        dataset: A map-style dataset. If it has `__getitems__`, a whole batch is fetched at once; if
+            that returns one thing instead of a list, this is taken as the batch.
+        batch_size: The number of samples in a batch, with `sampler`.
+        shuffle: Without a sampler, whether a `DistributedSampler` of this loader shuffles.
+        sampler: One of Feedline's samplers of samples.
+        batch_sampler: One of Feedline's samplers of batches.
+        seed: The seed of the sampler, where this loader makes it.
+        with_mask: Yield `(batch, is_real)` pairs. `is_real` is False where a sample is padding,
+            that is, repeated so that all ranks have as many: leave these out of an evaluation.
+        **options: What torch's DataLoader takes.
+
+    Examples:
+        >>> loader = DataLoader(list(range(100)), batch_size=10, shuffle=True)
+        >>> batches = iter(loader)
+        >>> _ = next(batches), next(batches)
+        >>> resumed = DataLoader(list(range(100)), batch_size=25, shuffle=True)
+        >>> resumed.load_state_dict(loader.state_dict())
+        >>> sum(len(batch) for batch in resumed)
+        80
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        batch_size: int | None = 1,
+        shuffle: bool | None = None,
+        sampler: Any | None = None,
+        batch_sampler: Any | None = None,
+        *,
+        seed: int = 0,
+        with_mask: bool = False,
+        **options: Any,
+    ) -> None:
+        if isinstance(dataset, IterableDataset):
+            raise InvalidValueError(
+                f"dataset={type(dataset).__name__} must be a map-style dataset; give iterable "
+                "datasets to torch's DataLoader"
+            )
+        if sampler is None and batch_sampler is None:
+            drop_last = bool(options.get("drop_last", False))
+            sampler = DistributedSampler(
+                dataset, shuffle=bool(shuffle), seed=seed, drop_last=drop_last
+            )
+            shuffle = None
+        self._plan_sampler, self._entries_per_batch = _plan_sampler(
+            sampler, batch_sampler, batch_size
+        )
+        if hasattr(dataset, "__getitems__") and options.get("collate_fn") is None:
+            options["collate_fn"] = collate_whole
+        super().__init__(
+            dataset,
+            batch_size=batch_size,
+            shuffle=shuffle,
+            sampler=sampler,
+            batch_sampler=batch_sampler,
+            **options,
+        )
+        self.with_mask = with_mask
+        self._delivered: _Delivered | None = None
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that this loader is in; it stays there until the next pass begins."""
+        return self._plan_sampler.epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Go to the beginning of `epoch`; the epoch that the loader is in is not restarted."""
+        if epoch != self._plan_sampler.epoch:
+            self._plan_sampler.set_epoch(epoch)
+            self._delivered = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the training loop is: the batches that it has received."""
+        if self._delivered is None:
+            return self._plan_sampler.state_dict()
+        num_entries = self._delivered.num_batches * self._entries_per_batch
+        return self._plan_sampler.state_after(self._delivered.running, num_entries)
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Go on where a state was saved; an error leaves the loader as it was."""
+        if not isinstance(state_dict, Mapping):
+            raise CursorFormatError(
+                f"state_dict={state_dict!r:.80} must be what state_dict() returned"
+            )
+        self._plan_sampler.load_state_dict(state_dict)
+        self._delivered = None
+
+    def __iter__(self) -> Any:
+        ended = self._delivered is not None and self._delivered.ended
+        if ended or (self._delivered is None and self._num_batches_left() == 0):
+            self._plan_sampler.set_epoch(self._plan_sampler.epoch + 1)
+        self._delivered = _Delivered(self._plan_sampler.begin())
+        return _Delivering(self, self._delivered, super().__iter__())
+
+    def _num_batches_left(self) -> int:
+        num_entries = self._plan_sampler.num_left()
+        if self.drop_last:
+            return num_entries // self._entries_per_batch
+        return -(-num_entries // self._entries_per_batch)
+
+    def mask_of(self, running: Pass, number: int) -> torch.Tensor:
+        """Return which samples of the `number`-th batch of a pass are real."""
+        first = running.start + number * self._entries_per_batch
+        stop = min(first + self._entries_per_batch, running.segment.num_batches)
+        block = running.segment.block(self._plan_sampler.rank, first, stop)
+        if block.is_real is None:
+            return torch.ones(len(block.indices), dtype=torch.bool)
+        return torch.from_numpy(block.is_real)
+
+
+@dataclass
+class _Delivered:
+    """How far a pass has come. The loader holds this, and not the iterator: an iterator that the
+    training loop has dropped must be free to end its workers."""
+
+    running: Pass
+    num_batches: int = 0
+    ended: bool = False
+
+
+class _Delivering(Iterator[Any]):
+    """An iterator of torch's loader that counts what it hands out."""
+
+    def __init__(
+        self, loader: DataLoader[Any], delivered: _Delivered, batches: Iterator[Any]
+    ) -> None:
+        self._loader = loader
+        self._delivered = delivered
+        self._batches = batches
+
+    def __next__(self) -> Any:
+        try:
+            batch = next(self._batches)
+        except StopIteration:
+            self._delivered.ended = True
+            raise
+        number = self._delivered.num_batches
+        self._delivered.num_batches += 1
+        if self._loader.with_mask:
+            return batch, self._loader.mask_of(self._delivered.running, number)
+        return batch
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+
+def collate_whole(batch: Any) -> Any:
+    """Return a fetched batch as tensors: a list of samples is stacked, anything else is a batch."""
+    return default_collate(batch) if isinstance(batch, list) else _convert(batch)
+
+
+def _convert(batch: Any) -> Any:
+    # torch leaves this function untyped.
+    return default_convert(batch)  # type: ignore[no-untyped-call]
+
+
+def _plan_sampler(
+    sampler: Any, batch_sampler: Any, batch_size: int | None
+) -> tuple[PlanSampler[Any], int]:
+    """Return our sampler in what a loader was given, and how many of its entries make a batch."""
+    if isinstance(batch_sampler, BatchSampler):
+        sampler, batch_size, batch_sampler = batch_sampler.sampler, batch_sampler.batch_size, None
+    if batch_sampler is not None:
+        chosen, per_batch = batch_sampler, 1
+    else:
+        chosen, per_batch = sampler, batch_size or 1
+    wanted: type[Any] = PlanSampler if batch_sampler is not None else SampleSampler
+    if not isinstance(chosen, wanted):
+        raise InvalidValueError(
+            f"sampler={type(chosen).__name__} must be one of Feedline's, which know their place; "
+            "use feedline.torch.DistributedSampler or another of its samplers"
+        )
+    if batch_sampler is None:
+        chosen.loader_batch_size = per_batch
+    return chosen, per_batch

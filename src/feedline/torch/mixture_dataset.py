@@ -1,0 +1,205 @@
+"""Several map-style datasets as one, in which every item is attributed to its source."""
+
+from __future__ import annotations
+
+import operator
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from typing import Any, Protocol, SupportsIndex
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch.utils.data import Dataset, IterableDataset
+
+from feedline.errors import InvalidValueError
+
+__all__ = ["MapSource", "MixtureDataset"]
+
+
+class MapSource(Protocol):
+    """What a source must offer, besides `len()`: an item for each index."""
+
+    def __getitem__(self, index: int, /) -> Any:
+        """Return the item at `index`."""
+
+
+class MixtureDataset(Dataset[Any]):
+    """Map-style datasets laid end to end, for `MixtureSampler` or any other sampler.
+
+    `cumulative_sizes` is `[0, len(first), len(first) + len(second), …]`, as `MixtureSampler` takes
+    it. The sizes are those at construction.
+
+    Items come back untouched, and `source_of` and `sources_of` tell where an index belongs. With
+    `with_source=True` every item comes as the pair `(item, source number)` instead, which torch's
+    default collate turns into the batch and a tensor of source numbers; `names[number]` is the
+    source's name.
+
+    Args:
+        datasets: The sources: anything with `len()` and items by index. One without items is fine.
+        names: A distinct name for each source; `"0"`, `"1"`, … if left out.
+        with_source: Whether items come with the number of their source.
+
+    Examples:
+        >>> mixture = MixtureDataset([["a", "b"], ["c"]], names=["web", "books"])
+        >>> mixture.cumulative_sizes
+        [0, 2, 3]
+        >>> mixture[2], mixture.source_of(2)
+        ('c', (1, 0))
+        >>> MixtureDataset([["a", "b"], ["c"]], with_source=True)[2]
+        ('c', 1)
+    """
+
+    def __init__(
+        self,
+        datasets: Iterable[MapSource],
+        names: Sequence[str] | None = None,
+        *,
+        with_source: bool = False,
+    ) -> None:
+        if isinstance(datasets, Dataset) or not isinstance(datasets, Iterable):
+            raise InvalidValueError(
+                f"datasets is a {type(datasets).__name__} but must be a list of datasets; "
+                "put even a single one into a list"
+            )
+        self.datasets = list(datasets)
+        if not self.datasets:
+            raise InvalidValueError("datasets=[] must hold at least one dataset")
+        sizes = [_size_of(number, dataset) for number, dataset in enumerate(self.datasets)]
+        self.cumulative_sizes = [0, *accumulate(sizes)]
+        self.names = _check_names(names, len(self.datasets))
+        self.with_source = bool(with_source)
+
+    def __len__(self) -> int:
+        return self.cumulative_sizes[-1]
+
+    def __getitem__(self, index: SupportsIndex) -> Any:
+        source, local = self.source_of(index)
+        item = self.datasets[source][local]
+        return (item, source) if self.with_source else item
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Any]:
+        """Return the items at `indices`, in that order.
+
+        Each source is asked once for all of its items if it has `__getitems__` itself.
+
+        Examples:
+            >>> MixtureDataset([["a", "b"], ["c"]]).__getitems__([2, 0, 1])
+            ['c', 'a', 'b']
+        """
+        sources, locals_ = self.sources_of(indices)
+        items: list[Any] = [None] * len(sources)
+        for source in np.unique(sources).tolist():
+            places = np.flatnonzero(sources == source)
+            fetched = self._fetch(source, locals_[places].tolist())
+            for place, item in zip(places.tolist(), fetched, strict=True):
+                items[place] = (item, source) if self.with_source else item
+        return items
+
+    def _fetch(self, source: int, indices: list[int]) -> list[Any]:
+        """Return the items of one source, at once if it can."""
+        dataset = self.datasets[source]
+        fetch_many = getattr(dataset, "__getitems__", None)
+        if not callable(fetch_many):
+            return [dataset[index] for index in indices]
+        fetched = fetch_many(indices)
+        # A batch that is collated already, such as a dict of arrays, has no order of items to keep.
+        if _num_items(fetched) != len(indices):
+            raise InvalidValueError(
+                f"__getitems__ of source {self.names[source]!r} returned {_describe(fetched)} for "
+                f"{len(indices)} indices but must return a list with one item for each; "
+                "collate in the loader's collate_fn"
+            )
+        return list(fetched)
+
+    def source_of(self, index: SupportsIndex) -> tuple[int, int]:
+        """Return the number of the source that `index` belongs to, and the index inside it.
+
+        Negative indices count from the end, as in a list.
+
+        Examples:
+            >>> MixtureDataset([["a", "b"], ["c"]]).source_of(-2)
+            (0, 1)
+        """
+        given = operator.index(index)
+        place = given + len(self) if given < 0 else given
+        if not 0 <= place < len(self):
+            raise self._out_of_range(given)
+        # The rightmost start at or before the place: sources without items are passed over.
+        source = bisect_right(self.cumulative_sizes, place) - 1
+        return source, place - self.cumulative_sizes[source]
+
+    def sources_of(self, indices: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the source numbers of many indices, and the indices inside those sources.
+
+        Examples:
+            >>> sources, locals_ = MixtureDataset([["a", "b"], ["c"]]).sources_of([0, 2, 1])
+            >>> sources.tolist(), locals_.tolist()
+            ([0, 1, 0], [0, 0, 1])
+        """
+        given = np.asarray(indices)
+        if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
+            raise InvalidValueError(
+                f"indices has shape {given.shape} and holds {given.dtype} but must be a flat list "
+                "of integers"
+            )
+        # Before the cast: an unsigned index could become a valid negative one.
+        outside = np.flatnonzero((given < -len(self)) | (given >= len(self)))
+        if outside.size:
+            raise self._out_of_range(int(given[outside[0]]))
+        places = given.astype(np.int64)
+        places[places < 0] += len(self)
+        starts = np.asarray(self.cumulative_sizes, dtype=np.int64)
+        sources = np.searchsorted(starts, places, side="right") - 1
+        return sources, places - starts[sources]
+
+    def _out_of_range(self, index: int) -> IndexError:
+        return IndexError(f"index={index} must be in [{-len(self)}, {len(self)})")
+
+
+def _size_of(number: int, dataset: Any) -> int:
+    """Return the length of a source, or raise if it has none or has no items by index."""
+    kind = type(dataset).__name__
+    problem = f"datasets[{number}] is a {kind} but must have a length and items by index"
+    remedy = "iterable datasets cannot be mixed by index; use a map-style one"
+    if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__"):
+        raise InvalidValueError(f"{problem}; {remedy}")
+    try:
+        return len(dataset)
+    except (TypeError, NotImplementedError) as error:
+        raise InvalidValueError(f"{problem} (len() says: {error}); {remedy}") from error
+
+
+def _check_names(names: Sequence[str] | None, num_sources: int) -> list[str]:
+    if names is None:
+        return [str(number) for number in range(num_sources)]
+    # A string is a sequence of strings, too, but never meant as one.
+    is_list = isinstance(names, Sequence) and not isinstance(names, str)
+    if not is_list or not all(isinstance(name, str) for name in names):
+        raise InvalidValueError(f"names={names!r} must be a list of strings")
+    listed = list(names)
+    if len(listed) != num_sources:
+        raise InvalidValueError(
+            f"names={listed} has {len(listed)} names but must have {num_sources}, one for each "
+            "dataset"
+        )
+    if repeated := sorted({name for name in listed if listed.count(name) > 1}):
+        raise InvalidValueError(
+            f"names={listed} repeats {repeated} but must be distinct; rename all but one"
+        )
+    return listed
+
+
+def _num_items(fetched: Any) -> int | None:
+    """Return how many items a source handed over, or None if they are not a list or rows."""
+    if isinstance(fetched, np.ndarray | torch.Tensor):
+        return int(fetched.shape[0]) if fetched.ndim else None
+    return len(fetched) if isinstance(fetched, list) else None
+
+
+def _describe(fetched: Any) -> str:
+    """Return what a source handed over, in a few words."""
+    num_items = _num_items(fetched)
+    kind = f"a {type(fetched).__name__}"
+    return kind if num_items is None else f"{kind} of length {num_items}"

@@ -1,0 +1,47 @@
+"""Ranks that begin an epoch, one of them with something different; each writes what it was told.
+
+Arguments: the folder for the answers, and what differs on rank 1: seed, length, batch_size, state,
+absent (it never begins) or nothing.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from itertools import islice
+from pathlib import Path
+
+import torch.distributed as dist
+
+from feedline.errors import DesyncError
+from feedline.torch import DataLoader, DistributedSampler
+from loader_data import Ids
+
+
+def main(folder: str, odd: str) -> None:
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    is_odd = rank == 1
+    size = 91 if is_odd and odd == "length" else 90
+    sampler = DistributedSampler(
+        range(size), seed=8 if is_odd and odd == "seed" else 7, desync_timeout=5
+    )
+    loader = DataLoader(
+        Ids(size), batch_size=5 if is_odd and odd == "batch_size" else 4, sampler=sampler
+    )
+    if is_odd and odd == "state":
+        sampler.set_skip(3)
+    if is_odd and odd == "absent":
+        time.sleep(8)
+        return
+    start = time.monotonic()
+    try:
+        batches = list(islice(loader, 3))
+        answer = f"received {len(batches)} batches"
+    except DesyncError as error:
+        answer = f"{type(error).__name__} after {time.monotonic() - start:.1f} s: {error}"
+    Path(folder, f"rank{rank}").write_text(answer)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

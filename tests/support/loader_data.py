@@ -1,0 +1,37 @@
+"""Datasets for loader tests, in a module of their own so that spawned workers can import them."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class Ids:
+    """Each sample is its own index."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+class WholeBatches:
+    """Rows of an array, fetched a batch at a time."""
+
+    def __init__(self, rows: NDArray[np.float32]) -> None:
+        self._rows = rows
+        self.num_calls = 0
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: int) -> NDArray[np.float32]:
+        return self._rows[index]
+
+    def __getitems__(self, indices: list[int]) -> NDArray[np.float32]:
+        self.num_calls += 1
+        return self._rows[indices]

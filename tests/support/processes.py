@@ -1,0 +1,79 @@
+"""Real jobs under torchrun, started and ended without leaving anything behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+SUPPORT = Path(__file__).parent
+
+
+@contextmanager
+def torchrun(script: str, num_processes: int, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """Start `script` on several processes; whatever is left of them is killed at the end."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += [f"--nproc-per-node={num_processes}", str(SUPPORT / script), *arguments]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(SUPPORT)}
+    job = subprocess.Popen(
+        command,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        yield job
+    finally:
+        kill_job(job)
+        if job.stdout is not None:
+            job.stdout.close()
+
+
+def kill_job(job: subprocess.Popen[str]) -> None:
+    """`kill -9` a job with everything that it started, ranks and workers."""
+    pids = [job.pid, *_descendants(job.pid)]
+    for pid in pids:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+    job.wait(timeout=30)
+
+
+def finish(job: subprocess.Popen[str], timeout: float = 120) -> str:
+    """Wait for a job to end well, and return what it printed."""
+    output, _ = job.communicate(timeout=timeout)
+    assert job.returncode == 0, output
+    return output
+
+
+def wait_for(
+    condition: Callable[[], bool], job: subprocess.Popen[str], timeout: float = 90
+) -> None:
+    """Wait until something has happened, or fail with what the job printed."""
+    end = time.monotonic() + timeout
+    while not condition():
+        if job.poll() is not None or time.monotonic() > end:
+            kill_job(job)
+            output = job.stdout.read() if job.stdout else ""
+            raise AssertionError(f"the job ended or took too long:\n{output}")
+        time.sleep(0.02)
+
+
+def _descendants(pid: int) -> list[int]:
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            children = [int(child) for child in task.read_text().split()]
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        for child in children:
+            found += [child, *_descendants(child)]
+    return found

@@ -1,0 +1,42 @@
+"""Ranks that disagree are told so before the first batch: three real processes, one of them odd."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from processes import finish, torchrun
+
+
+def answers(folder: Path, odd: str) -> list[str]:
+    with torchrun("guard_job.py", 3, str(folder), odd) as job:
+        finish(job)
+    written = [folder / f"rank{rank}" for rank in range(3)]
+    return [path.read_text() if path.exists() else "" for path in written]
+
+
+@pytest.mark.parametrize(
+    ("odd", "told"),
+    [
+        ("seed", "plan.order.seed is 8 on rank 1 and 7 on rank 0, 2"),
+        ("length", "plan.order.num_samples is 91 on rank 1 and 90 on rank 0, 2"),
+        ("batch_size", "batch_size is 5 on rank 1 and 4 on rank 0, 2"),
+        ("state", "start is 3 on rank 1 and 0 on rank 0, 2"),
+    ],
+)
+def test_every_rank_is_told_which_rank_is_odd_and_in_what(
+    odd: str, told: str, tmp_path: Path
+) -> None:
+    for answer in answers(tmp_path, odd):
+        assert answer.startswith("DesyncError")
+        assert told in answer
+
+
+def test_ranks_that_agree_go_on(tmp_path: Path) -> None:
+    assert answers(tmp_path, "nothing") == ["received 3 batches"] * 3
+
+
+def test_a_rank_that_does_not_come_is_an_error_and_not_a_hang(tmp_path: Path) -> None:
+    for rank, answer in enumerate(answers(tmp_path, "absent")):
+        assert rank == 1 or "waited 5 s for the other 2 ranks" in answer
