@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from bucket_data import BucketData
@@ -55,7 +57,7 @@ def test_batch_info_out_of_range_is_an_error() -> None:
 def test_a_bucket_is_finished_before_the_next_one_begins() -> None:
     sampler = make()
     keys = [sampler.get_batch_info(number)["bucket_key"] for number in range(len(sampler))]
-    changes = sum(one != other for one, other in zip(keys, keys[1:], strict=False))
+    changes = sum(one != other for one, other in pairwise(keys))
     assert changes == len(set(keys)) - 1
 
 

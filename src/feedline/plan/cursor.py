@@ -158,6 +158,8 @@ class Cursor:
 
     def check_fields(self, fields: Mapping[str, Any]) -> None:
         """Raise `PlanMismatchError`, with every differing field, unless `fields` are the same."""
+        if self.fields == fields:
+            return
         differences = list_differences(self.fields, fields)
         if differences:
             listed = "; ".join(

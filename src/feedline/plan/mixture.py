@@ -156,6 +156,8 @@ class Mixture(Order):
 
     def with_changes(self, changes: Sequence[Mapping[str, Any]]) -> Mixture:
         """Return this mixture with exactly these changes, given as JSON values."""
+        if tuple(changes) == self.changes_as_json():
+            return self
         try:
             phases = tuple(Phase(**change) for change in changes)
             return replace(self, changes=phases)

@@ -195,12 +195,15 @@ class Segment:
         check_integer("start", start, 0, stop)
         return self.deal.block(rank, start, stop)
 
-    def blocks(self, rank: int, start: int | None = None) -> Iterator[Block]:
-        """Iterate over blocks of batches: one batch at first, then twice as many each time."""
+    def blocks(self, rank: int, start: int | None = None, num_first: int = 1) -> Iterator[Block]:
+        """Iterate over blocks: `num_first` batches at first, then twice as many each time.
+
+        So the first batch does not pay for many, and later ones are computed together.
+        """
         check_integer("rank", rank, 0, self.world_size - 1)
         number = self.num_done if start is None else start
         check_integer("start", number, 0, self.num_batches)
-        num_ahead = 1
+        num_ahead = check_integer("num_first", num_first, 1)
         while number < self.num_batches:
             stop = min(number + num_ahead, self.num_batches)
             block = self.deal.block(rank, number, stop)

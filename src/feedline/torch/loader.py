@@ -84,6 +84,13 @@ class DataLoader(TorchDataLoader[Item]):
             batch_sampler=batch_sampler,
             **options,
         )
+        if isinstance(self._plan_sampler, SampleSampler):
+            # torch guards this name after its own initialisation.
+            object.__setattr__(
+                self,
+                "batch_sampler",
+                _SampleBatches(self._plan_sampler, self._entries_per_batch, self._drops_last()),
+            )
         self.with_mask = with_mask
         self._delivered: _Delivered | None = None
 
@@ -123,9 +130,12 @@ class DataLoader(TorchDataLoader[Item]):
 
     def _num_batches_left(self) -> int:
         num_entries = self._plan_sampler.num_left()
-        if self.drop_last:
+        if self._drops_last():
             return num_entries // self._entries_per_batch
         return -(-num_entries // self._entries_per_batch)
+
+    def _drops_last(self) -> bool:
+        return bool(getattr(self.batch_sampler, "drop_last", False)) and self._entries_per_batch > 1
 
     def mask_of(self, running: Pass, number: int) -> torch.Tensor:
         """Return which samples of the `number`-th batch of a pass are real."""
@@ -135,6 +145,14 @@ class DataLoader(TorchDataLoader[Item]):
         if block.is_real is None:
             return torch.ones(len(block.indices), dtype=torch.bool)
         return torch.from_numpy(block.is_real)
+
+
+class _SampleBatches(BatchSampler):
+    """torch's BatchSampler around one of our samplers, cutting batches out of whole blocks."""
+
+    def __iter__(self) -> Iterator[list[int]]:
+        assert isinstance(self.sampler, SampleSampler)
+        return self.sampler.batches(self.batch_size, self.drop_last)
 
 
 @dataclass

@@ -59,6 +59,7 @@ class PlanSampler(Sampler[Item]):
         self._desync_timeout = desync_timeout
         self._epoch = 0
         self._loaded: Cursor | None = None
+        self._resumed: Segment | None = None
         self._pass: Pass | None = None
         self._next_pass: Pass | None = None
         #: The batch size of the loader that uses this sampler; the desync guard compares it.
@@ -72,6 +73,11 @@ class PlanSampler(Sampler[Item]):
     @abstractmethod
     def _entries_of(self, block: Block) -> list[Item]:
         """Return what is yielded for a block."""
+
+    @property
+    def _num_first(self) -> int:
+        """How many entries are computed together at first."""
+        return 1
 
     @property
     def epoch(self) -> int:
@@ -93,7 +99,7 @@ class PlanSampler(Sampler[Item]):
         epoch = check_integer("epoch", epoch, 0)
         if epoch != self._epoch:
             self._epoch = epoch
-            self._loaded = self._pass = self._next_pass = None
+            self._loaded = self._resumed = self._pass = self._next_pass = None
 
     def begin(self) -> Pass:
         """Fix where the next pass begins, and return it: at the loaded state, else at the start.
@@ -101,7 +107,7 @@ class PlanSampler(Sampler[Item]):
         The next iterator of this sampler takes this pass.
         """
         segment = self._begin_segment()
-        self._loaded = None
+        self._loaded = self._resumed = None
         start = segment.num_done
         self._next_pass = self._pass = Pass(segment, start, start)
         return self._next_pass
@@ -112,14 +118,19 @@ class PlanSampler(Sampler[Item]):
     def __iter__(self) -> Iterator[Item]:
         # A generator: nothing happens before the first entry is asked for. torch's DataLoader
         # makes two iterators of its sampler at times and uses the second one.
+        running = self._take_pass()
+        for block in running.segment.blocks(self.rank, running.start, self._num_first):
+            running.live = iter(self._entries_of(block))
+            running.block_end = block.first + len(block)
+            yield from running.live
+
+    def _take_pass(self) -> Pass:
+        """Return the pass that was begun, or begin one, after the ranks have been compared."""
         running = self._next_pass or self.begin()
         self._next_pass = None
         self._pass = running
         self._compare_ranks(running)
-        for block in running.segment.blocks(self.rank, running.start):
-            running.live = iter(self._entries_of(block))
-            running.block_end = block.first + len(block)
-            yield from running.live
+        return running
 
     def __len__(self) -> int:
         """The number of entries of the whole epoch, on every rank alike."""
@@ -150,6 +161,7 @@ class PlanSampler(Sampler[Item]):
         self._accept(segment)
         self._epoch = cursor.epoch
         self._loaded = cursor
+        self._resumed = segment
         self._pass = self._next_pass = None
 
     def num_left(self) -> int:
@@ -164,6 +176,9 @@ class PlanSampler(Sampler[Item]):
         sizes = {"world_size": self._peers.world_size, "batch_size": self._entry_size}
         if cursor is None:
             return self.plan.segment(epoch=self._epoch, **sizes)
+        resumed = self._resumed if cursor is self._loaded else None
+        if resumed is not None and resumed.world_size == sizes["world_size"]:
+            return resumed
         return self.plan.resume(cursor, **sizes)
 
     def _current_segment(self) -> Segment:
