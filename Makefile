@@ -8,8 +8,8 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do \
 VENV := .venv
 DEV := $(VENV)/.installed
 
-# The benchmarks have an environment of their own: torch and grain must not be importable where the
-# tests and mypy run, or an import of a framework that slipped in would go unnoticed there.
+# The benchmarks have an environment of their own: their peers must not be importable where the tests
+# run, or an import that slipped in would go unnoticed there.
 VENV_BENCH := .venv-bench
 BENCH := $(VENV_BENCH)/.installed
 
@@ -34,8 +34,9 @@ test-matrix: ## Run the golden vectors on every Python found, with the oldest an
 	@$(require-python)
 	$(PYTHON) scripts/test_matrix.py
 
-bench: $(BENCH) ## Run the benchmarks (installs torch and grain into .venv-bench)
+bench: $(BENCH) ## Run the benchmarks (installs their peers into .venv-bench)
 	$(VENV_BENCH)/bin/python benchmarks/plan.py
+	$(VENV_BENCH)/bin/python benchmarks/samplers.py
 
 lint: $(DEV) ## Check style, formatting and types
 	$(VENV)/bin/ruff check .

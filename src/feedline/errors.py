@@ -62,9 +62,14 @@ class PlanMismatchError(CursorError):
     `differences` maps each differing field to the cursor's value and the plan's.
     """
 
-    def __init__(self, message: str, differences: Mapping[str, tuple[Any, Any]]) -> None:
-        super().__init__(message)
-        self.differences = dict(differences)
+    def __init__(
+        self, message: str, differences: Mapping[str, tuple[Any, Any]] | None = None
+    ) -> None:
+        super().__init__(message, dict(differences or {}))
+        self.differences = dict(differences or {})
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class DesyncError(FeedlineError, RuntimeError):
@@ -74,28 +79,37 @@ class DesyncError(FeedlineError, RuntimeError):
     """
 
     def __init__(self, message: str, differences: Mapping[str, list[Any]] | None = None) -> None:
-        super().__init__(message)
+        super().__init__(message, dict(differences or {}))
         self.differences = dict(differences or {})
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 def check_integer(
-    name: str, value: Any, low: int, high: int | None = None, *, remedy: str = ""
+    name: str, value: Any, low: int | None, high: int | None = None, *, remedy: str = ""
 ) -> int:
     """Return `value` as an int in `[low, high]`, or raise an error that names the bound.
+
+    None stands for no bound on that side.
 
     Examples:
         >>> check_integer("batch_size", 32, 1)
         32
     """
     hint = f"; {remedy}" if remedy else ""
-    bound = f"at least {low}" if high is None else f"in [{low}, {high}]"
+    if low is None:
+        bound = "" if high is None else f"at most {high}"
+    else:
+        bound = f"at least {low}" if high is None else f"in [{low}, {high}]"
     try:
         if isinstance(value, bool):
             raise TypeError
         number = operator.index(value)
     except TypeError:
-        raise InvalidValueError(f"{name}={value!r} must be an integer {bound}{hint}") from None
-    if number < low or (high is not None and number > high):
+        wanted = f"an integer {bound}".rstrip()
+        raise InvalidValueError(f"{name}={value!r:.80} must be {wanted}{hint}") from None
+    if (low is not None and number < low) or (high is not None and number > high):
         raise InvalidValueError(f"{name}={number} must be {bound}{hint}")
     return number
 

@@ -199,6 +199,16 @@ def test_every_sample_is_found_in_its_batch_among_many_blocks(mode: str) -> None
         assert segment.batch(place.rank, place.batch).indices[place.slot] == index
 
 
+def test_a_batch_among_many_blocks_is_the_same_when_asked_for_alone() -> None:
+    """Blocks begin near multiples of their length, the more buckets the less near."""
+    plan = BucketPlan.from_groups(ranges(*range(100, 160)), mode="interleaved")
+    segment = plan.segment(world_size=2, batch_size=1)
+    assert segment.num_batches > 3000
+    for batch in segment.batches(1):
+        alone = segment.batch(1, batch.number)
+        assert (alone.bucket, alone.indices.tolist()) == (batch.bucket, batch.indices.tolist())
+
+
 def test_a_dropped_tail_of_a_finished_bucket_comes_back_after_a_resize() -> None:
     plan = BucketPlan.from_groups(ranges(7, 7), shuffle_buckets=False)
     segment = plan.segment(world_size=1, batch_size=4)

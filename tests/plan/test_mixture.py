@@ -116,6 +116,22 @@ def test_every_index_comes_equally_often_in_shuffled_blocks() -> None:
     assert np.bincount(indices[sources == 1]).max() == 1
 
 
+@pytest.mark.parametrize(("length", "block"), [(SEVERAL_BLOCKS, 4000), (SHUFFLED_BLOCKS, 2**17)])
+def test_a_position_gives_alone_what_it_gives_among_all(length: int, block: int) -> None:
+    """Blocks begin near multiples of their length, the more sources the less near."""
+    mixture = Mixture(
+        sizes=[1000] * 60, weights=[1 + number % 5 for number in range(60)], epoch_size=length
+    )
+    at = mixture.at(0)
+    num_blocks = -(-length // block)
+    for number in (1, num_blocks // 2, num_blocks - 1):
+        border = length * number // num_blocks
+        places = np.arange(border - 80, border + 80)
+        together = at.indices(np.arange(border - 2000, border + 2000))[2000 - 80 : 2000 + 80]
+        alone = [int(at.indices(places[i : i + 1])[0]) for i in range(len(places))]
+        assert alone == together.tolist()
+
+
 def test_every_epoch_starts_its_sources_anew_in_another_order() -> None:
     mixture = Mixture(sizes=[60, 60], weights=[1, 1], epoch_size=60)
     orders = [mixture.indices(epoch, range(60)).tolist() for epoch in range(3)]

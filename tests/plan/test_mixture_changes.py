@@ -91,6 +91,14 @@ def test_a_change_cancels_the_phases_that_were_planned_for_later() -> None:
     assert num_drawn(changed, epoch=1) == [50, 50]
 
 
+def test_a_changed_mixture_gives_alone_what_it_gives_among_all() -> None:
+    phases = [Phase(weights=(0, 1), position=60), Phase(weights=(1, 2), position=80)]
+    mixture = Mixture(sizes=[200, 200], weights=[1, 0], epoch_size=100, phases=phases)
+    changed = mixture.changed((1, 1), epoch=0, position=30).changed((3, 1), epoch=0, position=70)
+    together = changed.indices(0, range(100)).tolist()
+    assert [int(changed.indices(0, [place])[0]) for place in range(100)] == together
+
+
 def test_a_change_leaves_a_phase_that_has_begun_as_it_was() -> None:
     phases = [Phase(weights=(0, 1), position=60)]
     mixture = Mixture(sizes=[200, 200], weights=[1, 0], epoch_size=100, phases=phases)

@@ -1,7 +1,7 @@
 """Ranks that begin an epoch, one of them with something different; each writes what it was told.
 
-Arguments: the folder for the answers, and what differs on rank 1: seed, length, batch_size, state,
-absent (it never begins) or nothing.
+Arguments: the folder for the answers, and what differs on rank 1: seed, length, listing, batch_size,
+drop_last, state, absent (it never begins) or nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from feedline.errors import DesyncError
 from feedline.torch import DataLoader, DistributedSampler
-from loader_data import Ids
+from loader_data import Listing
 
 
 def main(folder: str, odd: str) -> None:
@@ -23,11 +23,13 @@ def main(folder: str, odd: str) -> None:
     rank = dist.get_rank()
     is_odd = rank == 1
     size = 91 if is_odd and odd == "length" else 90
-    sampler = DistributedSampler(
-        range(size), seed=8 if is_odd and odd == "seed" else 7, desync_timeout=5
-    )
+    data = Listing(size, "reversed" if is_odd and odd == "listing" else "sorted")
+    sampler = DistributedSampler(data, seed=8 if is_odd and odd == "seed" else 7, desync_timeout=5)
     loader = DataLoader(
-        Ids(size), batch_size=5 if is_odd and odd == "batch_size" else 4, sampler=sampler
+        data,
+        batch_size=5 if is_odd and odd == "batch_size" else 4,
+        sampler=sampler,
+        drop_last=is_odd and odd == "drop_last",
     )
     if is_odd and odd == "state":
         sampler.set_skip(3)

@@ -19,6 +19,14 @@ class Ids:
         return index
 
 
+class Listing(Ids):
+    """A dataset with a fingerprint of what it lists."""
+
+    def __init__(self, size: int, fingerprint: str) -> None:
+        super().__init__(size)
+        self.fingerprint = fingerprint
+
+
 class WholeBatches:
     """Rows of an array, fetched a batch at a time."""
 
@@ -35,3 +43,16 @@ class WholeBatches:
     def __getitems__(self, indices: list[int]) -> NDArray[np.float32]:
         self.num_calls += 1
         return self._rows[indices]
+
+
+class FailsOnce(Ids):
+    """One sample cannot be read."""
+
+    def __init__(self, size: int, bad: int) -> None:
+        super().__init__(size)
+        self._bad = bad
+
+    def __getitem__(self, index: int) -> int:
+        if index == self._bad:
+            raise RuntimeError(f"sample {index} cannot be read")
+        return index

@@ -139,3 +139,31 @@ def test_bad_options_are_errors_that_say_so(options: dict[str, object], message:
         options = {"num_buckets": 2, **options}
     with pytest.raises(InvalidValueError, match=message):
         BucketBatchSampler([3, 4, 5], **options)
+
+
+def test_a_calculator_is_held_to_its_answers_for_the_batch_size_in_use_only() -> None:
+    class Plain:
+        def get_dynamic_batch_size(
+            self, resolution: tuple[int, int], base: int, base_resolution: tuple[int, int]
+        ) -> int:
+            return base * 64 * 64 // (resolution[0] * resolution[1])
+
+    data = BucketData([40, 25, 13])
+    data.calculator = Plain()
+    sampler = SequentialBucketSampler(
+        data, 6, (64, 64), dynamic_batch_size=True, num_replicas=1, rank=0
+    )
+    next(iter(sampler))
+    assert sampler.state_dict()["batches_yielded"] == 1
+    too_small = SequentialBucketSampler(
+        data, 2, (64, 64), dynamic_batch_size=True, num_replicas=1, rank=0
+    )
+    with pytest.raises(InvalidValueError, match=r"batch size of \(192, 64\)=0"):
+        list(too_small)
+
+
+def test_without_shuffling_every_epoch_is_the_same() -> None:
+    sampler = BucketBatchSampler([3, 9, 4, 8] * 20, batch_size=4, num_buckets=2, shuffle=False)
+    first = list(sampler)
+    sampler.set_epoch(1)
+    assert list(sampler) == first

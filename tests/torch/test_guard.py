@@ -21,6 +21,8 @@ def answers(folder: Path, odd: str) -> list[str]:
     [
         ("seed", "plan.order.seed is 8 on rank 1 and 7 on rank 0, 2"),
         ("length", "plan.order.num_samples is 91 on rank 1 and 90 on rank 0, 2"),
+        ("listing", "dataset is 'reversed' on rank 1 and 'sorted' on rank 0, 2"),
+        ("drop_last", "drop_last is True on rank 1 and False on rank 0, 2"),
         ("batch_size", "batch_size is 5 on rank 1 and 4 on rank 0, 2"),
         ("state", "start is 3 on rank 1 and 0 on rank 0, 2"),
     ],

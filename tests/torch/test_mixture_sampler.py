@@ -159,3 +159,21 @@ def test_sources_smaller_than_the_world_are_fine(drop_last: bool) -> None:
     ]
     lengths = {len(list(sampler)) for sampler in samplers}
     assert lengths == {len(sampler) for sampler in samplers} == {6 if drop_last else 7}
+
+
+def test_a_low_temperature_favours_the_heaviest_source() -> None:
+    drawn = Counter(sources(all_ranks(1, [9e6, 1e6, 1e6], temperature=0.005)))
+    assert drawn == {0: 150}
+
+
+def test_steps_of_phases_count_on_through_the_epochs() -> None:
+    """105 samples in steps of 10 make 11 steps, the last one short."""
+    sampler = MixtureSampler([0, 50, 105], [1, 0], phases=[(11, [0, 1])], global_batch_size=10)
+    assert all(index < 50 for index in sampler)
+    sampler.set_epoch(1)
+    assert all(index >= 50 for index in sampler)
+
+
+def test_an_empty_source_in_torch_order_draws_nothing_and_is_not_counted() -> None:
+    sampler = MixtureSampler([0, 0, 10], [1, 1], order="torch")
+    assert len(list(sampler)) == len(sampler) == 5

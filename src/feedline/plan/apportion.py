@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from decimal import Context, Decimal
+from collections.abc import Mapping, Sequence, Set
+from decimal import Context, Decimal, InvalidOperation
 from fractions import Fraction
 from typing import Any
 
@@ -14,15 +14,17 @@ __all__ = ["apportion", "check_temperature", "check_weights", "longest_without_r
 
 # Decimal's ln and exp are correctly rounded, so a temperature gives the same counts everywhere,
 # which the C library's pow does not promise.
-_DECIMAL = Context(prec=40)
+_DECIMAL = Context(prec=40, traps=[InvalidOperation])
 
 
 def check_weights(weights: Any, num_sources: int) -> tuple[float, ...]:
     """Return `weights` as floats, one per source, not all zero, or raise."""
+    if isinstance(weights, str | bytes | Mapping | Set):
+        raise InvalidValueError(f"weights={weights!r:.80} must be a list of numbers")
     try:
-        values = tuple(float(weight) for weight in weights)
+        values = tuple(_as_float(weight) for weight in weights)
     except (TypeError, ValueError):
-        raise InvalidValueError(f"weights={weights!r} must be a list of numbers") from None
+        raise InvalidValueError(f"weights={weights!r:.80} must be a list of numbers") from None
     if len(values) != num_sources:
         raise InvalidValueError(
             f"weights has {len(values)} entries but must have one for each of the {num_sources} "
@@ -46,13 +48,13 @@ def check_weights(weights: Any, num_sources: int) -> tuple[float, ...]:
 def check_temperature(temperature: Any) -> float:
     """Return `temperature` as a finite float above zero, or raise."""
     try:
-        value = float(temperature)
+        value = _as_float(temperature)
     except (TypeError, ValueError):
         value = math.nan
     if not math.isfinite(value) or value <= 0:
         raise InvalidValueError(
-            f"temperature={temperature!r} must be finite and above 0; 1 leaves the weights as they "
-            "are, more makes them more alike"
+            f"temperature={temperature!r:.80} must be finite and above 0; 1 leaves the weights as "
+            "they are, more makes them more alike"
         )
     return value
 
@@ -69,18 +71,35 @@ def shares_of(weights: Sequence[float], temperature: float = 1.0) -> tuple[Fract
     if temperature == 1.0:
         powers = [Fraction(weight) for weight in weights]
     else:
-        powers = [_power(weight, temperature) for weight in weights]
+        powers = _powers(weights, temperature)
     total = sum(powers)
     return tuple(power / total for power in powers)
 
 
-def _power(weight: float, temperature: float) -> Fraction:
-    if weight == 0:
-        return Fraction(0)
-    exponent = _DECIMAL.divide(_DECIMAL.ln(Decimal(weight)), Decimal(temperature))
-    # Beyond +-2000 the smallest shares would underflow anyway; the bound keeps exp() finite.
-    clamped = max(min(exponent, Decimal(2000)), Decimal(-2000))
-    return Fraction(_DECIMAL.exp(clamped))
+def _powers(weights: Sequence[float], temperature: float) -> list[Fraction]:
+    """Return each `weight ** (1 / temperature)` as a multiple of the largest."""
+    logarithms = [_DECIMAL.ln(Decimal(weight)) if weight else None for weight in weights]
+    largest = max(logarithm for logarithm in logarithms if logarithm is not None)
+    heat = Decimal(temperature)
+    powers = []
+    for logarithm in logarithms:
+        if logarithm is None:
+            powers.append(Fraction(0))
+            continue
+        exponent = _DECIMAL.divide(_DECIMAL.subtract(logarithm, largest), heat)
+        # No epoch is so long that a share of exp(-2000) would be drawn once.
+        powers.append(Fraction(_DECIMAL.exp(max(exponent, Decimal(-2000)))))
+    return powers
+
+
+def _as_float(value: Any) -> float:
+    """Return a number as a float, infinite if it is too large; text is no number."""
+    if isinstance(value, str | bytes):
+        raise TypeError
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
 
 
 def apportion(num_positions: int, shares: Sequence[Fraction]) -> list[int]:

@@ -6,13 +6,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from feedline.errors import InvalidValueError, check_integer
+from feedline.plan.frozen import store
 
-__all__ = ["BatchRule", "CostBatch", "FixedBatch", "TokenBatch"]
+__all__ = ["BatchRule", "CostBatch", "FixedBatch", "TokenBatch", "check_rule"]
 
 
+@runtime_checkable
 class BatchRule(Protocol):
     """Turns the run's batch size into that of one bucket."""
 
@@ -49,10 +51,7 @@ class CostBatch:
     costs: Sequence[float]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "costs", tuple(float(cost) for cost in self.costs))
-        for bucket, cost in enumerate(self.costs):
-            if not math.isfinite(cost) or cost <= 0:
-                raise InvalidValueError(f"costs[{bucket}]={cost} must be finite and above 0")
+        store(self, costs=tuple(_check_cost(i, cost) for i, cost in enumerate(self.costs)))
 
     def batch_size(self, bucket: int, batch_size: int) -> int:
         return max(1, math.floor(batch_size / Fraction(self.costs[bucket])))
@@ -75,9 +74,8 @@ class TokenBatch:
     lengths: Sequence[int]
 
     def __post_init__(self) -> None:
-        for bucket, length in enumerate(self.lengths):
-            check_integer(f"lengths[{bucket}]", length, 1)
-        object.__setattr__(self, "lengths", tuple(int(length) for length in self.lengths))
+        checked = (check_integer(f"lengths[{i}]", size, 1) for i, size in enumerate(self.lengths))
+        store(self, lengths=tuple(checked))
 
     def batch_size(self, bucket: int, batch_size: int) -> int:
         length = self.lengths[bucket]
@@ -90,3 +88,26 @@ class TokenBatch:
 
     def describe(self) -> dict[str, Any]:
         return {"kind": "tokens", "lengths": list(self.lengths)}
+
+
+def check_rule(rule: Any, num_buckets: int) -> None:
+    """Raise unless `rule` is a rule for `num_buckets` buckets."""
+    if not isinstance(rule, BatchRule):
+        raise InvalidValueError(f"rule={rule!r:.80} must be a BatchRule, such as FixedBatch()")
+    known = getattr(rule, "costs", getattr(rule, "lengths", None))
+    if known is not None and len(known) != num_buckets:
+        raise InvalidValueError(
+            f"rule has {len(known)} entries but must have one for each of the {num_buckets} buckets"
+        )
+
+
+def _check_cost(bucket: int, cost: Any) -> float:
+    try:
+        value = math.nan if isinstance(cost, str | bytes) else float(cost)
+    except OverflowError:
+        value = math.inf
+    except (TypeError, ValueError):
+        value = math.nan
+    if not math.isfinite(value) or value <= 0:
+        raise InvalidValueError(f"costs[{bucket}]={cost!r:.80} must be finite and above 0")
+    return value

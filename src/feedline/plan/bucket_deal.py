@@ -11,7 +11,13 @@ import numpy as np
 from feedline.plan.batch_rules import BatchRule
 from feedline.plan.batches import Block, Place
 from feedline.plan.interleave import Consecutive, Interleave, Layout
-from feedline.plan.orders import EpochOrder, IdentityEpoch, PermutedEpoch, SelectedEpoch
+from feedline.plan.orders import (
+    DeferredEpoch,
+    EpochOrder,
+    IdentityEpoch,
+    PermutedEpoch,
+    SelectedEpoch,
+)
 from feedline.plan.permutation import Permutation
 from feedline.plan.seeds import Seed, derive_key
 from feedline.plan.strided import PrefixRest, StridedDeal
@@ -58,6 +64,9 @@ class BucketEpoch:
 
     def order_of(self, bucket: int) -> EpochOrder:
         """Return the order of one bucket's samples."""
+        return DeferredEpoch(len(self.members[bucket]), lambda: self._prepare(bucket))
+
+    def _prepare(self, bucket: int) -> EpochOrder:
         size = len(self.members[bucket])
         if not self.shuffle_within:
             return SelectedEpoch(IdentityEpoch(size), self.members[bucket])
@@ -76,7 +85,8 @@ class BucketEpoch:
         """Return which bucket each batch of a segment comes from."""
         if not self.interleaved:
             return Consecutive(counts, self.sequence())
-        key = derive_key(self.seed, "bucket layout", self.epoch, segment)
+        epoch = self.epoch if self.shuffle_buckets else 0
+        key = derive_key(self.seed, "bucket layout", epoch, segment)
         return Interleave(counts, key=key, block_length=_BATCHES_PER_BLOCK)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from feedline.errors import InvalidValueError, check_integer
+from feedline.plan.permutation import MAX_SIZE
 
 __all__ = ["members_by_length", "quantile_edges"]
 
@@ -64,11 +65,18 @@ def _check_lengths(lengths: ArrayLike) -> NDArray[Any]:
     if values.min() < 1:
         place = int(values.argmin())
         raise InvalidValueError(f"lengths[{place}]={values[place]} must be at least 1")
+    if values.max() > MAX_SIZE:
+        place = int(values.argmax())
+        raise InvalidValueError(f"lengths[{place}]={values[place]} must be at most {MAX_SIZE}")
     return values
 
 
 def _check_edges(edges: Sequence[int]) -> NDArray[np.int64]:
-    values = [check_integer(f"edges[{i}]", edge, 1) for i, edge in enumerate(edges)]
+    try:
+        given = list(edges)
+    except TypeError:
+        raise InvalidValueError(f"edges={edges!r:.80} must be a list of lengths") from None
+    values = [check_integer(f"edges[{i}]", edge, 1, MAX_SIZE) for i, edge in enumerate(given)]
     if not values or any(low >= high for low, high in pairwise(values)):
         raise InvalidValueError(f"edges={list(edges)} must be a list that grows, not empty")
     return np.array(values, dtype=np.int64)

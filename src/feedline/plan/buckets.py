@@ -11,12 +11,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from feedline.errors import InvalidValueError, check_choice
-from feedline.plan.batch_rules import BatchRule, CostBatch, FixedBatch, TokenBatch
+from feedline.plan.batch_rules import BatchRule, CostBatch, FixedBatch, TokenBatch, check_rule
 from feedline.plan.bucket_deal import BucketEpoch, BucketRest
 from feedline.plan.bucket_edges import members_by_length
 from feedline.plan.fingerprint import digest_array
-from feedline.plan.orders import check_index_list
-from feedline.plan.seeds import Seed, check_seed
+from feedline.plan.frozen import store
+from feedline.plan.orders import check_members
+from feedline.plan.seeds import Seed, check_seed, describe_seed
 from feedline.plan.segment import Plan, Remaining
 from feedline.plan.tails import check_tail
 
@@ -31,16 +32,12 @@ class Bucket:
     members: range | NDArray[np.int64]
 
     def __post_init__(self) -> None:
-        members = self.members
-        if not isinstance(members, range):
-            members = check_index_list(f"bucket {self.key!r}", members)
-        elif len(members) and min(members[0], members[-1]) < 0:
-            raise InvalidValueError(f"bucket {self.key!r}={members} must not be negative")
+        members = check_members(f"bucket {self.key!r}", self.members)
         if len(members) == 0:
             raise InvalidValueError(
                 f"bucket {self.key!r} has 0 samples but must have at least 1; leave it out"
             )
-        object.__setattr__(self, "members", members)
+        store(self, members=members)
 
     @cached_property
     def end(self) -> int:
@@ -68,7 +65,7 @@ class BucketPlan(Plan):
         rule: How many samples of a bucket make a batch.
         mode: `sequential` finishes a bucket before the next; `interleaved` shuffles buckets among
             each other inside blocks of about a thousand batches.
-        shuffle_buckets: Whether `sequential` takes the buckets in a new order in every epoch.
+        shuffle_buckets: Whether buckets come in a new order in every epoch.
         shuffle_within: Whether the samples of a bucket come in a new order in every epoch.
         tail: What happens to the tail of each bucket; see `Share`.
         seed: Any integer or string.
@@ -89,12 +86,15 @@ class BucketPlan(Plan):
     seed: Seed = 0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "buckets", tuple(self.buckets))
+        store(self, buckets=tuple(self.buckets), seed=check_seed(self.seed))
         if not self.buckets:
             raise InvalidValueError("buckets=() must hold at least one bucket")
+        for bucket in self.buckets:
+            if not isinstance(bucket, Bucket):
+                raise InvalidValueError(f"buckets hold {bucket!r:.80} but must hold Bucket objects")
+        check_rule(self.rule, len(self.buckets))
         check_choice("mode", self.mode, ("sequential", "interleaved"))
         check_tail(self.tail)
-        check_seed(self.seed)
 
     @classmethod
     def from_groups(
@@ -110,9 +110,14 @@ class BucketPlan(Plan):
         With `cost`, a function of the key, a batch has `batch_size * base_cost / cost(key)`
         samples, rounded down, and at least one.
         """
+        if not isinstance(groups, Mapping):
+            raise InvalidValueError(f"groups={groups!r:.80} must be a mapping from key to indices")
         buckets = [Bucket(key, members) for key, members in groups.items()]  # type: ignore[arg-type]
         if cost is not None:
-            options["rule"] = CostBatch([cost(bucket.key) / base_cost for bucket in buckets])
+            costs = CostBatch([cost(bucket.key) for bucket in buckets]).costs
+            if not base_cost > 0:
+                raise InvalidValueError(f"base_cost={base_cost} must be above 0")
+            options["rule"] = CostBatch([value / base_cost for value in costs])
         return cls(buckets=buckets, **options)
 
     @classmethod
@@ -168,5 +173,5 @@ class BucketPlan(Plan):
             "shuffle_buckets": bool(self.shuffle_buckets),
             "shuffle_within": bool(self.shuffle_within),
             "tail": self.tail,
-            "seed": check_seed(self.seed),
+            "seed": describe_seed(self.seed),
         }

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass, field
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from feedline.errors import InvalidValueError, check_integer
 from feedline.plan.fingerprint import digest_array
+from feedline.plan.frozen import store
 from feedline.plan.orders import Indices, check_index_list
 from feedline.plan.permutation import MAX_SIZE, Permutation
+
+_SLOTS_PER_GROUP = 16
+_GROUPS_AT_ONCE = 2**11
 
 __all__ = ["Chunking", "EqualChunks", "Slots", "UnequalChunks"]
 
@@ -27,6 +31,7 @@ class Slots(Protocol):
         """Return the slot that holds each place."""
 
 
+@runtime_checkable
 class Chunking(Protocol):
     """A dataset cut into chunks."""
 
@@ -65,8 +70,11 @@ class EqualChunks:
     chunk_size: int
 
     def __post_init__(self) -> None:
-        check_integer("num_samples", self.num_samples, 1, MAX_SIZE)
-        check_integer("chunk_size", self.chunk_size, 1, MAX_SIZE)
+        store(
+            self,
+            num_samples=check_integer("num_samples", self.num_samples, 1, MAX_SIZE),
+            chunk_size=check_integer("chunk_size", self.chunk_size, 1, MAX_SIZE),
+        )
 
     @property
     def num_chunks(self) -> int:
@@ -103,20 +111,17 @@ class UnequalChunks:
         [[0, 2], [2, 0]]
     """
 
-    sizes: ArrayLike
+    sizes: InitVar[ArrayLike]
+    _edges: NDArray[np.int64] = field(init=False, repr=False)
 
-    def __post_init__(self) -> None:
-        sizes = check_index_list("sizes", self.sizes)
+    def __post_init__(self, given: ArrayLike) -> None:
+        sizes = check_index_list("sizes", given)
         if sizes.size == 0 or sizes.sum(dtype=np.float64) > MAX_SIZE or sizes.sum() < 1:
             raise InvalidValueError(
                 f"sizes has {sizes.size} chunks with {sizes.sum()} samples but must have at least "
                 "one sample and fewer than 2**63"
             )
-        object.__setattr__(self, "sizes", sizes)
-
-    @cached_property
-    def _edges(self) -> NDArray[np.int64]:
-        return _edges_of(np.asarray(self.sizes))
+        store(self, _edges=_edges_of(sizes))
 
     @property
     def num_samples(self) -> int:
@@ -135,17 +140,15 @@ class UnequalChunks:
 
     def slots(self, permutation: Permutation | None) -> Slots:
         if permutation is None:
-            return _UnequalSlots(self._edges)
-        return _UnequalSlots(
-            _edges_of(np.asarray(self.sizes)[permutation.forward(np.arange(self.num_chunks))])
-        )
+            return _OrderedSlots(self._edges)
+        return _ShuffledSlots(self._edges, permutation)
 
     def describe(self) -> dict[str, Any]:
         return {"kind": "unequal", "sizes": self._digest}
 
     @cached_property
     def _digest(self) -> dict[str, Any]:
-        return digest_array(np.asarray(self.sizes))
+        return digest_array(np.diff(self._edges))
 
 
 def _edges_of(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -167,10 +170,14 @@ class _EqualSlots:
         return slots * self._size - self._missing * (slots > self._last_slot)
 
     def slots_of(self, places: Indices) -> Indices:
-        return (places + self._missing * (places >= self._after_last)) // self._size
+        # Counted from the end of the last chunk, because adding what it lacks could overflow.
+        later = (places - self._after_last) // self._size + (self._last_slot + 1)
+        return np.where(places < self._after_last, places // self._size, later)
 
 
-class _UnequalSlots:
+class _OrderedSlots:
+    """Unequal chunks as they stand."""
+
     def __init__(self, edges: NDArray[np.int64]) -> None:
         self._edges = edges
 
@@ -179,3 +186,47 @@ class _UnequalSlots:
 
     def slots_of(self, places: Indices) -> Indices:
         return np.searchsorted(self._edges, places, side="right") - 1
+
+
+class _ShuffledSlots:
+    """Unequal chunks in a shuffled order.
+
+    Only the start of every 16th slot is kept; those between are summed up when they are needed.
+    """
+
+    def __init__(self, edges: NDArray[np.int64], permutation: Permutation) -> None:
+        self._edges = edges
+        self._permutation = permutation
+        num_groups = -(-permutation.n // _SLOTS_PER_GROUP)
+        self._starts = np.zeros(num_groups + 1, dtype=np.int64)
+        for first in range(0, num_groups, _GROUPS_AT_ONCE):
+            groups = np.arange(first, min(first + _GROUPS_AT_ONCE, num_groups))
+            self._starts[groups + 1] = self._sizes_in(groups).sum(axis=1)
+        np.cumsum(self._starts, out=self._starts)
+
+    def starts(self, slots: Indices) -> Indices:
+        groups = np.minimum(slots // _SLOTS_PER_GROUP, len(self._starts) - 2)
+        distinct, which = np.unique(groups, return_inverse=True)
+        begun: Indices = self._edges_in(distinct)[which, slots - groups * _SLOTS_PER_GROUP]
+        return begun
+
+    def slots_of(self, places: Indices) -> Indices:
+        distinct = np.unique(np.searchsorted(self._starts, places, side="right") - 1)
+        begun = self._edges_in(distinct)[:, :-1].ravel()
+        latest = np.searchsorted(begun, places, side="right") - 1
+        return distinct[latest // _SLOTS_PER_GROUP] * _SLOTS_PER_GROUP + latest % _SLOTS_PER_GROUP
+
+    def _edges_in(self, groups: Indices) -> Indices:
+        """Return a row per group: where each of its slots begins, and where the last one ends."""
+        sizes = self._sizes_in(groups)
+        edges = np.zeros((len(groups), _SLOTS_PER_GROUP + 1), dtype=np.int64)
+        np.cumsum(sizes, axis=1, out=edges[:, 1:])
+        return edges + self._starts[groups][:, None]
+
+    def _sizes_in(self, groups: Indices) -> Indices:
+        """Return a row per group: the sizes of its slots, zero beyond the last slot."""
+        slots = groups[:, None] * _SLOTS_PER_GROUP + np.arange(_SLOTS_PER_GROUP)
+        inside = slots < self._permutation.n
+        chunks = np.zeros(slots.shape, dtype=np.int64)
+        chunks[inside] = self._permutation.forward(slots[inside])
+        return np.where(inside, self._edges[chunks + 1] - self._edges[chunks], 0)

@@ -18,12 +18,14 @@ from typing import Any, NamedTuple
 
 from feedline.errors import CursorFormatError, InvalidValueError, PlanMismatchError, check_integer
 from feedline.plan.fingerprint import fingerprint_of, list_differences
+from feedline.plan.frozen import store
 
-__all__ = ["CURSOR_FORMAT", "Cursor", "PastSegment"]
+__all__ = ["CURSOR_FORMAT", "Cursor", "PastSegment", "check_past"]
 
 CURSOR_FORMAT = "feedline.cursor/1"
 _KEYS = ("format", "fingerprint", "fields", "epoch", "history", "changes")
-_MAX_BYTES = 2**24
+_MAX_BYTES = 2**26
+_MOST_LISTED = 1000
 
 
 class PastSegment(NamedTuple):
@@ -32,6 +34,21 @@ class PastSegment(NamedTuple):
     world_size: int
     batch_size: int
     num_batches: int
+
+
+def check_past(past: Any) -> PastSegment:
+    """Return an entry of a history with plain integers, or raise."""
+    try:
+        world_size, batch_size, num_batches = past
+    except (TypeError, ValueError):
+        raise InvalidValueError(
+            f"history holds {past!r:.80} but must hold (world_size, batch_size, num_batches)"
+        ) from None
+    return PastSegment(
+        check_integer("world_size", world_size, 1),
+        check_integer("batch_size", batch_size, 1),
+        check_integer("num_batches", num_batches, 0),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,11 +67,11 @@ class Cursor:
     changes: tuple[Mapping[str, Any], ...] = field(default=())
 
     def __post_init__(self) -> None:
-        check_integer("epoch", self.epoch, 0)
-        for past in self.history:
-            check_integer("world_size", past.world_size, 1)
-            check_integer("batch_size", past.batch_size, 1)
-            check_integer("num_batches", past.num_batches, 0)
+        store(
+            self,
+            epoch=check_integer("epoch", self.epoch, 0),
+            history=tuple(check_past(past) for past in self.history),
+        )
 
     @property
     def fingerprint(self) -> str:
@@ -94,7 +111,7 @@ class Cursor:
             cursor = cls(
                 fields=dict(state["fields"]),
                 epoch=state["epoch"],
-                history=tuple(PastSegment(*past) for past in state["history"]),
+                history=tuple(state["history"]),
                 changes=tuple(dict(change) for change in state["changes"]),
             )
             intact = cursor.fingerprint == state["fingerprint"]
@@ -118,7 +135,7 @@ class Cursor:
         """Return the cursor that `to_json` gave, or raise `CursorFormatError`."""
         try:
             state = json.loads(text)
-        except (ValueError, RecursionError) as error:
+        except (ValueError, TypeError, RecursionError) as error:
             raise CursorFormatError(
                 f"the cursor is not JSON ({error}); it is damaged or truncated, "
                 "use an earlier checkpoint"
@@ -130,6 +147,7 @@ class Cursor:
         target = Path(path)
         handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=target.name, suffix=".tmp")
         try:
+            os.chmod(temporary, 0o666 & ~_umask())
             with os.fdopen(handle, "w", encoding="utf-8") as file:
                 file.write(self.to_json() + "\n")
                 file.flush()
@@ -164,13 +182,21 @@ class Cursor:
         if differences:
             listed = "; ".join(
                 f"{name} was {_shorten(saved)} and is {_shorten(current)}"
-                for name, (saved, current) in differences.items()
+                for name, (saved, current) in list(differences.items())[:_MOST_LISTED]
             )
+            if len(differences) > _MOST_LISTED:
+                listed += f"; and {len(differences) - _MOST_LISTED} more fields"
             raise PlanMismatchError(
                 f"the cursor belongs to another plan: {listed}. Build the plan as it was when the "
                 "cursor was saved, or start a new epoch without the cursor",
                 differences,
             )
+
+
+def _umask() -> int:
+    current = os.umask(0)
+    os.umask(current)
+    return current
 
 
 def _shorten(value: Any, limit: int = 80) -> str:

@@ -17,10 +17,11 @@ import numpy as np
 
 from feedline.errors import CursorFormatError, InvalidValueError, check_choice, check_integer
 from feedline.plan.apportion import check_weights
+from feedline.plan.frozen import store
 from feedline.plan.mixture_epoch import MixtureEpoch, Phase
 from feedline.plan.orders import EpochOrder, Indices, Order
 from feedline.plan.permutation import MAX_SIZE
-from feedline.plan.seeds import Seed, check_seed
+from feedline.plan.seeds import Seed, check_seed, describe_seed
 
 __all__ = ["Mixture", "Phase"]
 
@@ -61,29 +62,38 @@ class Mixture(Order):
     changes: Sequence[Phase] = ()
 
     def __post_init__(self) -> None:
+        try:
+            given = list(self.sizes)
+        except TypeError:
+            raise InvalidValueError(f"sizes={self.sizes!r:.80} must be a list of sizes") from None
         sizes = tuple(
             check_integer(f"sizes[{source}]", size, 0, MAX_SIZE)
-            for source, size in enumerate(self.sizes)
+            for source, size in enumerate(given)
         )
         if not sizes:
             raise InvalidValueError("sizes=() must hold at least one source")
         check_integer("the sum of sizes", sum(sizes), 1, MAX_SIZE)
         first = Phase(weights=self.weights, temperature=self.temperature)
-        object.__setattr__(self, "sizes", sizes)
-        object.__setattr__(self, "weights", first.weights)
-        object.__setattr__(self, "temperature", first.temperature)
-        object.__setattr__(self, "phases", tuple(self.phases))
-        object.__setattr__(self, "changes", tuple(self.changes))
+        store(
+            self,
+            sizes=sizes,
+            weights=first.weights,
+            temperature=first.temperature,
+            phases=tuple(self.phases),
+            changes=tuple(self.changes),
+            seed=check_seed(self.seed),
+        )
         if self.epoch_size is not None:
-            check_integer("epoch_size", self.epoch_size, 1, MAX_SIZE)
+            store(self, epoch_size=check_integer("epoch_size", self.epoch_size, 1, MAX_SIZE))
         check_choice("strategy", self.strategy, ("repeat", "stop"))
-        check_seed(self.seed)
         for phase in (first, *self.phases, *self.changes):
             self._check_phase(phase)
         _check_ascending("phases", (first, *self.phases))
         _check_ascending("changes", self.changes)
 
-    def _check_phase(self, phase: Phase) -> None:
+    def _check_phase(self, phase: Any) -> None:
+        if not isinstance(phase, Phase):
+            raise InvalidValueError(f"phases hold {phase!r:.80} but must hold Phase objects")
         weights = check_weights(phase.weights, len(self.sizes))
         for source, (size, weight) in enumerate(zip(self.sizes, weights, strict=True)):
             if weight and not size:
@@ -109,6 +119,10 @@ class Mixture(Order):
     def cumulative_sizes(self) -> tuple[int, ...]:
         """Where each source's indices begin: 0, the first size, the sum of the first two, …"""
         return (0, *accumulate(self.sizes))
+
+    @property
+    def is_changed(self) -> bool:
+        return bool(self.changes)
 
     def at(self, epoch: int) -> EpochOrder:
         longest = None
@@ -176,7 +190,7 @@ class Mixture(Order):
             "strategy": self.strategy,
             "phases": [phase.describe() for phase in self.phases],
             "shuffle": bool(self.shuffle),
-            "seed": check_seed(self.seed),
+            "seed": describe_seed(self.seed),
         }
 
 

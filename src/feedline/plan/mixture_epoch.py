@@ -17,6 +17,7 @@ from feedline.plan.apportion import (
     longest_without_repeat,
     shares_of,
 )
+from feedline.plan.frozen import store
 from feedline.plan.interleave import Consecutive, Interleave, Layout
 from feedline.plan.orders import Indices
 from feedline.plan.permutation import Permutation, permute_numbered
@@ -51,11 +52,16 @@ class Phase:
         try:
             num_weights = len(self.weights)
         except TypeError:
-            raise InvalidValueError(f"weights={self.weights!r} must be a list of numbers") from None
-        object.__setattr__(self, "weights", check_weights(self.weights, num_weights))
-        object.__setattr__(self, "temperature", check_temperature(self.temperature))
-        object.__setattr__(self, "epoch", check_integer("epoch", self.epoch, 0))
-        object.__setattr__(self, "position", check_integer("position", self.position, 0))
+            raise InvalidValueError(
+                f"weights={self.weights!r:.80} must be a list of numbers"
+            ) from None
+        store(
+            self,
+            weights=check_weights(self.weights, num_weights),
+            temperature=check_temperature(self.temperature),
+            epoch=check_integer("epoch", self.epoch, 0),
+            position=check_integer("position", self.position, 0),
+        )
 
     @classmethod
     def at_step(

@@ -7,7 +7,7 @@ An `Order` is a frozen description. `order.at(epoch)` prepares it for one epoch 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -18,8 +18,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from feedline.errors import InvalidValueError, check_integer
 from feedline.plan.fingerprint import digest_array
+from feedline.plan.frozen import store
 from feedline.plan.permutation import MAX_SIZE, Permutation
-from feedline.plan.seeds import Seed, check_seed, derive_key
+from feedline.plan.seeds import Seed, check_seed, derive_key, describe_seed
 
 __all__ = ["Concatenated", "EpochOrder", "Order", "Sequential", "Shuffled", "Subset"]
 
@@ -54,6 +55,11 @@ class Order(ABC):
     def describe(self) -> dict[str, Any]:
         """Return everything that decides the order, as JSON values."""
 
+    @property
+    def is_changed(self) -> bool:
+        """Whether it was changed while running, which its description leaves out."""
+        return False
+
     def num_positions(self, epoch: int = 0) -> int:
         """Return the number of positions in `epoch`."""
         return self.at(epoch).num_positions
@@ -65,14 +71,8 @@ class Order(ABC):
             >>> Sequential(num_samples=5).indices(0, [4, 0]).tolist()
             [4, 0]
         """
-        prepared = self.at(epoch)
-        places = np.asarray(positions, dtype=np.int64)
-        if places.size and (places.min() < 0 or places.max() >= prepared.num_positions):
-            raise InvalidValueError(
-                f"positions reach from {places.min()} to {places.max()} but must lie in "
-                f"[0, {prepared.num_positions})"
-            )
-        return prepared.indices(places)
+        prepared = self.at(check_integer("epoch", epoch, 0))
+        return prepared.indices(check_index_list("positions", positions, prepared.num_positions))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +82,7 @@ class Sequential(Order):
     num_samples: int
 
     def __post_init__(self) -> None:
-        check_num_samples(self.num_samples)
+        store(self, num_samples=check_num_samples(self.num_samples))
 
     @property
     def num_indices(self) -> int:
@@ -109,8 +109,7 @@ class Shuffled(Order):
     seed: Seed = 0
 
     def __post_init__(self) -> None:
-        check_num_samples(self.num_samples)
-        check_seed(self.seed)
+        store(self, num_samples=check_num_samples(self.num_samples), seed=check_seed(self.seed))
 
     @property
     def num_indices(self) -> int:
@@ -123,7 +122,7 @@ class Shuffled(Order):
         return {
             "kind": "shuffled",
             "num_samples": self.num_samples,
-            "seed": check_seed(self.seed),
+            "seed": describe_seed(self.seed),
         }
 
 
@@ -140,9 +139,11 @@ class Concatenated(Order):
     orders: Sequence[Order]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "orders", tuple(self.orders))
+        store(self, orders=tuple(self.orders))
         if not self.orders:
             raise InvalidValueError("orders=() must hold at least one order")
+        for order in self.orders:
+            _check_inner_order(order)
         check_integer("the sum of num_samples", self.num_indices, 1, MAX_SIZE)
 
     @property
@@ -174,20 +175,17 @@ class Subset(Order):
     order: Order | None = None
 
     def __post_init__(self) -> None:
-        selected = self.selected
-        if not isinstance(selected, range):
-            selected = check_index_list("selected", selected)
-        object.__setattr__(self, "selected", selected)
+        selected = check_members("selected", self.selected)
+        store(self, selected=selected)
         if len(selected) == 0:
             raise InvalidValueError("selected is empty but must hold at least one index")
-        if isinstance(selected, range) and min(selected[0], selected[-1]) < 0:
-            raise InvalidValueError(f"selected={selected} must not hold negative indices")
-        order = self.order or Sequential(num_samples=len(selected))
+        order = Sequential(num_samples=len(selected)) if self.order is None else self.order
+        _check_inner_order(order)
         if order.num_indices != len(selected):
             raise InvalidValueError(
                 f"order.num_indices={order.num_indices} must equal len(selected)={len(selected)}"
             )
-        object.__setattr__(self, "order", order)
+        store(self, order=order)
 
     @cached_property
     def num_indices(self) -> int:
@@ -220,18 +218,66 @@ def check_num_samples(num_samples: Any) -> int:
     return check_integer("num_samples", num_samples, 1, MAX_SIZE)
 
 
-def check_index_list(name: str, values: Any) -> Indices:
-    """Return `values` as a flat int64 array of indices, or raise."""
-    array = np.asarray(values)
+def check_index_list(name: str, values: Any, end: int = MAX_SIZE) -> Indices:
+    """Return `values` as a flat int64 array of integers in `[0, end)`, or raise."""
+    try:
+        array = np.asarray(values)
+    except (ValueError, OverflowError) as error:
+        raise InvalidValueError(f"{name} must be a list of integers ({error})") from None
     if array.ndim != 1:
         raise InvalidValueError(f"{name} has {array.ndim} dimensions but must have 1")
-    if array.size and array.dtype.kind not in "iu":
+    if array.size and array.dtype.kind not in "iu" and not _holds_integers(array):
         raise InvalidValueError(f"{name} holds {array.dtype} but must hold integers")
-    if array.size and (array.min() < 0 or array.max() >= MAX_SIZE):
+    if array.size and (array.min() < 0 or array.max() >= end):
         raise InvalidValueError(
-            f"{name} reaches from {array.min()} to {array.max()} but must lie in [0, {MAX_SIZE})"
+            f"{name}: from {array.min()} to {array.max()}, but they must lie in [0, {end})"
         )
     return array.astype(np.int64, copy=False)
+
+
+def check_members(name: str, values: Any) -> range | Indices:
+    """Return `values` as a range or a list of indices, or raise."""
+    if not isinstance(values, range):
+        return check_index_list(name, values)
+    # Truth, and not length: the length of a long range does not fit a C integer.
+    if values and (min(values[0], values[-1]) < 0 or max(values[0], values[-1]) >= MAX_SIZE):
+        raise InvalidValueError(
+            f"{name}={values} must lie in [0, {MAX_SIZE}), without negative indices"
+        )
+    return values
+
+
+def _holds_integers(array: NDArray[Any]) -> bool:
+    """Whether an array of objects holds integers, as one of very large integers does."""
+    return array.dtype == object and all(isinstance(value, int) for value in array)
+
+
+def _check_inner_order(order: Any) -> None:
+    if not isinstance(order, Order):
+        raise InvalidValueError(f"order={order!r:.80} must be an Order, such as Shuffled")
+    if order.is_changed:
+        raise InvalidValueError(
+            f"order={type(order).__name__} has weights that were changed while running; only "
+            "SamplePlan(order=Mixture(...)) can carry that along, so change it there"
+        )
+
+
+class DeferredEpoch:
+    """An order that is prepared when something is first asked of it, apart from its length."""
+
+    def __init__(self, num_positions: int, prepare: Callable[[], EpochOrder]) -> None:
+        self.num_positions = num_positions
+        self._prepare = prepare
+
+    @cached_property
+    def _order(self) -> EpochOrder:
+        return self._prepare()
+
+    def indices(self, positions: Indices) -> Indices:
+        return self._order.indices(positions)
+
+    def find(self, index: int) -> Indices:
+        return self._order.find(index)
 
 
 class IdentityEpoch:

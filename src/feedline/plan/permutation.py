@@ -32,8 +32,8 @@ class Permutation:
 
     def __init__(self, n: int, key: int, number: int = 0) -> None:
         self.n = check_integer("n", n, 1, MAX_SIZE)
-        check_integer("key", key, 0, 2**128 - 1)
-        check_integer("number", number, 0, 2**64 - 1)
+        key = check_integer("key", key, 0, 2**128 - 1)
+        number = check_integer("number", number, 0, 2**64 - 1)
         self._half: FeistelNetwork | _Table
         if self.n <= TABLE_LIMIT:
             self._half = _Table(self.n, key, number)

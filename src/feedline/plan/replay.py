@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import NamedTuple
 
-from feedline.errors import InvalidValueError, check_integer
+from feedline.errors import check_integer
 from feedline.plan.batches import Batch
-from feedline.plan.cursor import Cursor, PastSegment
+from feedline.plan.cursor import Cursor, PastSegment, check_past
+from feedline.plan.frozen import store
 from feedline.plan.segment import Plan, Segment
 
 __all__ = ["Consumed", "Replay"]
@@ -47,8 +48,8 @@ class Replay:
     segments: tuple[Segment, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        past = tuple(PastSegment(*entry) for entry in self.history)
-        object.__setattr__(self, "history", past)
+        past = tuple(check_past(entry) for entry in self.history)
+        store(self, history=past)
         sizes = [*(entry[:2] for entry in past), (self.world_size, self.batch_size)]
         segments = tuple(
             Segment(
@@ -60,7 +61,7 @@ class Replay:
             )
             for number, (world_size, batch_size) in enumerate(sizes)
         )
-        object.__setattr__(self, "segments", segments)
+        store(self, segments=segments)
 
     @classmethod
     def of(cls, plan: Plan, cursor: Cursor, *, world_size: int, batch_size: int) -> Replay:
@@ -79,17 +80,24 @@ class Replay:
         """The number of batches of the whole epoch on each rank."""
         return sum(entry.num_batches for entry in self.history) + self.segments[-1].num_batches
 
+    def world_size_at(self, number: int) -> int:
+        """Return how many ranks batch `number` of the epoch is dealt to."""
+        return self._segment_of(number)[0].world_size
+
     def batch(self, *, rank: int, number: int) -> Batch:
         """Return what `rank` gets as batch `number` of the epoch."""
-        check_integer("number", number, 0, self.num_batches - 1)
+        segment, first = self._segment_of(number)
+        rank = check_integer(
+            "rank", rank, 0, segment.world_size - 1, remedy=f"so many ranks had batch {number}"
+        )
+        return segment.batch(rank, number - first)._replace(number=number)
+
+    def _segment_of(self, number: int) -> tuple[Segment, int]:
+        """Return the segment that holds a batch of the epoch, and the number of its first one."""
+        number = check_integer("number", number, 0, self.num_batches - 1)
         ends = list(accumulate(past.num_batches for past in self.history))
         which = bisect_right(ends, number)
-        segment, first = self.segments[which], ends[which - 1] if which else 0
-        if rank >= segment.world_size:
-            raise InvalidValueError(
-                f"rank={rank} must be below {segment.world_size}, the world size at batch {number}"
-            )
-        return segment.batch(rank, number - first)._replace(number=number)
+        return self.segments[which], ends[which - 1] if which else 0
 
     def find(self, index: int) -> list[Consumed]:
         """Return every time `index` is consumed in this epoch; an empty list if it is dropped."""

@@ -10,9 +10,9 @@ import hashlib
 import operator
 from typing import Any, SupportsIndex
 
-from feedline.errors import InvalidValueError
+from feedline.errors import InvalidValueError, check_integer
 
-__all__ = ["Seed", "check_seed", "derive_key"]
+__all__ = ["Seed", "check_seed", "derive_key", "describe_seed"]
 
 Seed = int | str
 
@@ -28,6 +28,7 @@ def derive_key(seed: Seed, purpose: str, epoch: int = 0, *names: SupportsIndex |
         True
     """
     digest = hashlib.blake2b(digest_size=16, person=b"feedline.key.1")
+    epoch = check_integer("epoch", epoch, 0)
     for part in (check_seed(seed), purpose, epoch, *names):
         digest.update(_encode(part))
     return int.from_bytes(digest.digest(), "little")
@@ -45,9 +46,17 @@ def check_seed(seed: Any) -> Seed:
         raise InvalidValueError(f"seed={seed!r} must be an integer or a string") from None
 
 
+def describe_seed(seed: Seed) -> Any:
+    """Return a seed as a JSON value; Python refuses to write very long integers in decimal."""
+    if isinstance(seed, int) and seed.bit_length() > 4096:
+        return {"hex": format(seed, "x")}
+    return seed
+
+
 def _encode(part: SupportsIndex | str) -> bytes:
     if isinstance(part, str):
         tag, body = b"s", part.encode("utf-8", "surrogatepass")
     else:
-        tag, body = b"i", str(operator.index(part)).encode("ascii")
+        # Hexadecimal, because Python refuses to write very long integers in decimal.
+        tag, body = b"i", format(check_integer("name", part, None), "x").encode("ascii")
     return tag + len(body).to_bytes(8, "little") + body

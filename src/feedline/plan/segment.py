@@ -18,8 +18,9 @@ from typing import Any, Protocol
 
 from feedline.errors import CursorFormatError, EmptyEpochError, check_integer
 from feedline.plan.batches import Batch, Block, Place
-from feedline.plan.cursor import Cursor, PastSegment
+from feedline.plan.cursor import Cursor, PastSegment, check_past
 from feedline.plan.fingerprint import fingerprint_of
+from feedline.plan.frozen import store
 
 __all__ = ["Deal", "Plan", "Remaining", "Segment"]
 
@@ -122,6 +123,11 @@ class Plan(ABC):
 
     def resume(self, cursor: Cursor, *, world_size: int, batch_size: int) -> Segment:
         """Return the segment that goes on where `cursor` was saved, on any number of ranks."""
+        if not isinstance(cursor, Cursor):
+            raise CursorFormatError(
+                f"cursor={cursor!r:.80} must be a Cursor; read it with Cursor.from_json or "
+                "Cursor.from_dict"
+            )
         cursor.check_fields(self.fields)
         plan = self.with_changes(cursor.changes)
         history = list(cursor.history)
@@ -156,16 +162,24 @@ class Segment:
     num_left: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        check_integer("epoch", self.epoch, 0)
-        check_integer("world_size", self.world_size, 1, 2**31)
-        check_integer("batch_size", self.batch_size, 1, 2**31)
+        store(
+            self,
+            epoch=check_integer("epoch", self.epoch, 0),
+            world_size=check_integer("world_size", self.world_size, 1, 2**31),
+            batch_size=check_integer("batch_size", self.batch_size, 1, 2**31),
+            num_done=check_integer("num_done", self.num_done, 0),
+            history=tuple(check_past(past) for past in self.history),
+        )
         remaining = self.plan.begin(self.epoch)
         for past in self.history:
             deal = remaining.deal(past.world_size, past.batch_size)
             _check_count(past, deal)
             remaining = deal.after(past.num_batches)
-        object.__setattr__(self, "num_left", remaining.num_left)
-        object.__setattr__(self, "deal", remaining.deal(self.world_size, self.batch_size))
+        store(
+            self,
+            num_left=remaining.num_left,
+            deal=remaining.deal(self.world_size, self.batch_size),
+        )
         _check_count(PastSegment(self.world_size, self.batch_size, self.num_done), self.deal)
 
     @property
@@ -185,14 +199,14 @@ class Segment:
 
     def batch(self, rank: int, number: int) -> Batch:
         """Return one batch of one rank, by number."""
-        check_integer("number", number, 0, self.num_batches - 1)
+        number = check_integer("number", number, 0, self.num_batches - 1)
         return next(iter(self.block(rank, number, number + 1)))
 
     def block(self, rank: int, start: int, stop: int) -> Block:
         """Return batches `[start, stop)` of one rank, computed together."""
-        check_integer("rank", rank, 0, self.world_size - 1)
-        check_integer("stop", stop, 0, self.num_batches)
-        check_integer("start", start, 0, stop)
+        rank = check_integer("rank", rank, 0, self.world_size - 1)
+        stop = check_integer("stop", stop, 0, self.num_batches)
+        start = check_integer("start", start, 0, stop)
         return self.deal.block(rank, start, stop)
 
     def blocks(self, rank: int, start: int | None = None, num_first: int = 1) -> Iterator[Block]:
@@ -200,9 +214,9 @@ class Segment:
 
         So the first batch does not pay for many, and later ones are computed together.
         """
-        check_integer("rank", rank, 0, self.world_size - 1)
+        rank = check_integer("rank", rank, 0, self.world_size - 1)
         number = self.num_done if start is None else start
-        check_integer("start", number, 0, self.num_batches)
+        number = check_integer("start", number, 0, self.num_batches)
         num_ahead = check_integer("num_first", num_first, 1)
         while number < self.num_batches:
             stop = min(number + num_ahead, self.num_batches)
@@ -219,18 +233,21 @@ class Segment:
 
     def find(self, index: int) -> list[Place]:
         """Return every place of this segment at which `index` is consumed."""
-        check_integer("index", index, 0, self.plan.num_indices - 1)
+        index = check_integer("index", index, 0, self.plan.num_indices - 1)
         return sorted(self.deal.find(index))
 
     def num_left_after(self, num_batches: int) -> int:
         """Return how many positions are left when every rank has had `num_batches` batches."""
-        check_integer("num_batches", num_batches, 0, self.num_batches)
+        num_batches = check_integer("num_batches", num_batches, 0, self.num_batches)
         return self.deal.after(num_batches).num_left
 
     def cursor(self, num_batches: int) -> Cursor:
         """Return the cursor after `num_batches` batches of this segment."""
-        past = PastSegment(self.world_size, self.batch_size, num_batches)
-        _check_count(past, self.deal)
+        past = PastSegment(
+            self.world_size,
+            self.batch_size,
+            check_integer("num_batches", num_batches, 0, self.num_batches),
+        )
         return Cursor(
             fields=self.plan.fields,
             epoch=self.epoch,
@@ -245,10 +262,9 @@ def _append(history: tuple[PastSegment, ...], past: PastSegment) -> tuple[PastSe
 
 
 def _check_count(past: PastSegment, deal: Deal) -> None:
-    count = past.num_batches
-    if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= deal.num_batches:
+    if past.num_batches > deal.num_batches:
         raise CursorFormatError(
-            f"num_batches={count!r} must be in [0, {deal.num_batches}], the number of batches on "
-            f"{past.world_size} ranks with batch size {past.batch_size}; this cursor belongs "
-            "to another plan"
+            f"num_batches={past.num_batches} must be in [0, {deal.num_batches}], the number of "
+            f"batches on {past.world_size} ranks with batch size {past.batch_size}; this cursor "
+            "belongs to another plan"
         )

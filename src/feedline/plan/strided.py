@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from feedline.plan.batches import Block, Place
-from feedline.plan.orders import EpochOrder
+from feedline.plan.orders import EpochOrder, Indices
 from feedline.plan.segment import Remaining
 from feedline.plan.tails import Share
 
-__all__ = ["PrefixRest", "StridedDeal"]
+__all__ = ["PrefixRest", "StridedDeal", "deal_block"]
 
 
 @dataclass(frozen=True)
@@ -47,24 +48,15 @@ class StridedDeal:
         self.num_padded = share.num_padded
 
     def block(self, rank: int, start: int, stop: int) -> Block:
-        share, order = self.share, self._rest.order
-        first, end = share.span(rank, start, stop)
-        num_real = share.num_real(rank, first, end)
-        place = first * share.world_size + rank
-        positions = np.arange(num_real, dtype=np.int64)
-        positions *= share.world_size
-        positions += self._rest.start + (place if num_real else 0)
-        is_real = None
-        if num_real < end - first:
-            is_real = np.arange(end - first) < num_real
-            padding = share.padding_places(rank, first + num_real, end) % order.num_positions
-            positions = np.concatenate([positions, padding])
-        return Block(
-            first=start,
-            indices=order.indices(positions),
-            bounds=share.bounds(rank, start, stop),
-            is_real=is_real,
-        )
+        return deal_block(self.share, self._rest.order, rank, start, stop, self._positions_of)
+
+    def _positions_of(self, rank: int, first: int, end: int) -> Indices:
+        """Return the positions of real entries `[first, end)` of `rank`."""
+        positions = np.arange(end - first, dtype=np.int64)
+        positions *= self.share.world_size
+        if len(positions):
+            positions += self._rest.start + first * self.share.world_size + rank
+        return positions
 
     def after(self, num_batches: int) -> Remaining:
         consumed = self.share.num_consumed(num_batches)
@@ -81,3 +73,28 @@ class StridedDeal:
             for rank, entry in share.padding_entries(position, self._rest.order.num_positions):
                 places.append(share.place(rank, entry, is_real=False))
         return places
+
+
+def deal_block(
+    share: Share,
+    order: EpochOrder,
+    rank: int,
+    start: int,
+    stop: int,
+    positions_of: Callable[[int, int, int], Indices],
+) -> Block:
+    """Return batches `[start, stop)` of `rank`: real entries by `positions_of`, then padding."""
+    first, end = share.span(rank, start, stop)
+    num_real = share.num_real(rank, first, end)
+    positions = positions_of(rank, first, first + num_real)
+    is_real = None
+    if num_real < end - first:
+        is_real = np.arange(end - first) < num_real
+        padding = share.padding_places(rank, first + num_real, end) % order.num_positions
+        positions = np.concatenate([positions, padding])
+    return Block(
+        first=start,
+        indices=order.indices(positions),
+        bounds=share.bounds(rank, start, stop),
+        is_real=is_real,
+    )

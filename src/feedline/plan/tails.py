@@ -3,7 +3,8 @@
 Every rank has a *stream*: the entries that it consumes one after another, cut into batches. Entry
 `t` of rank `r` stands for place `t * world_size + r`; places below `num_positions` are real, the
 others are padding. A `Share` answers everything that follows from that and from the tail policy; it
-does not know which position a place is (`samples.py` deals places in order, `windows.py` in runs).
+does not know which position a place is (`strided.py` deals places in order, `window_deal.py` in
+runs).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 
 from feedline.errors import TailError, check_choice, check_integer
 from feedline.plan.batches import Place
+from feedline.plan.frozen import store
 
 __all__ = ["TAILS", "Share", "Tail", "check_tail"]
 
@@ -56,9 +58,12 @@ class Share:
     tail: str
 
     def __post_init__(self) -> None:
-        check_integer("num_positions", self.num_positions, 0)
-        check_integer("world_size", self.world_size, 1, 2**31)
-        check_integer("batch_size", self.batch_size, 1, 2**31)
+        store(
+            self,
+            num_positions=check_integer("num_positions", self.num_positions, 0),
+            world_size=check_integer("world_size", self.world_size, 1, 2**31),
+            batch_size=check_integer("batch_size", self.batch_size, 1, 2**31),
+        )
         check_tail(self.tail)
         per_step = self.world_size * self.batch_size
         if self.tail == "exact" and self.num_positions % per_step:

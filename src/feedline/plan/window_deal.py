@@ -19,6 +19,7 @@ import numpy as np
 
 from feedline.plan.batches import Block, Place
 from feedline.plan.orders import EpochOrder, Indices
+from feedline.plan.strided import deal_block
 from feedline.plan.tails import Share
 
 __all__ = ["WindowDeal", "WindowRest"]
@@ -86,21 +87,10 @@ class WindowDeal:
         self.num_padded = share.num_padded
 
     def block(self, rank: int, start: int, stop: int) -> Block:
-        share, order = self._share, self._rest.order
-        first, end = share.span(rank, start, stop)
-        num_real = share.num_real(rank, first, end)
-        positions = self._positions_of(self._places_of(rank, first, first + num_real))
-        is_real = None
-        if num_real < end - first:
-            is_real = np.arange(end - first) < num_real
-            padding = share.padding_places(rank, first + num_real, end) % order.num_positions
-            positions = np.concatenate([positions, padding])
-        return Block(
-            first=start,
-            indices=order.indices(positions),
-            bounds=share.bounds(rank, start, stop),
-            is_real=is_real,
-        )
+        def positions_of(rank: int, first: int, end: int) -> Indices:
+            return self._positions_of(self._places_of(rank, first, end))
+
+        return deal_block(self._share, self._rest.order, rank, start, stop, positions_of)
 
     def after(self, num_batches: int) -> WindowRest:
         share = self._share

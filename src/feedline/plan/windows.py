@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from feedline.errors import check_integer
+from feedline.errors import InvalidValueError, check_integer
 from feedline.plan.chunking import Chunking, Slots
+from feedline.plan.frozen import store
 from feedline.plan.orders import Indices, Order
-from feedline.plan.permutation import Permutation, permute_numbered
-from feedline.plan.seeds import Seed, check_seed, derive_key
+from feedline.plan.permutation import MAX_SIZE, Permutation, permute_numbered
+from feedline.plan.seeds import Seed, check_seed, derive_key, describe_seed
 from feedline.plan.segment import Plan, Remaining, Segment
 from feedline.plan.tails import check_tail
 from feedline.plan.window_deal import WindowRest
@@ -41,8 +42,15 @@ class WindowOrder(Order):
     seed: Seed = 0
 
     def __post_init__(self) -> None:
-        check_integer("preload", self.preload, 1)
-        check_seed(self.seed)
+        if not isinstance(self.chunks, Chunking):
+            raise InvalidValueError(
+                f"chunks={self.chunks!r:.80} must be EqualChunks or UnequalChunks"
+            )
+        store(
+            self,
+            preload=check_integer("preload", self.preload, 1, MAX_SIZE),
+            seed=check_seed(self.seed),
+        )
 
     @property
     def num_indices(self) -> int:
@@ -57,7 +65,7 @@ class WindowOrder(Order):
             "chunks": self.chunks.describe(),
             "preload": self.preload,
             "shuffle": bool(self.shuffle),
-            "seed": check_seed(self.seed),
+            "seed": describe_seed(self.seed),
         }
 
 
@@ -87,7 +95,8 @@ class WindowPlan(Plan):
     seed: Seed = 0
 
     def __post_init__(self) -> None:
-        self._order()
+        checked = self._order()
+        store(self, preload=checked.preload, seed=checked.seed)
         check_tail(self.tail)
 
     def _order(self) -> WindowOrder:
@@ -129,8 +138,10 @@ class WindowEpoch:
 
     def window_starts(self, windows: Indices) -> Indices:
         """Return where each window begins; window `num_windows` begins at the end."""
-        slots = np.minimum(windows, self._chunks.num_chunks // self._preload + 1) * self._preload
-        return self._slots.starts(np.minimum(slots, self._chunks.num_chunks))
+        # The last window may be short; its end is computed apart, because it could overflow.
+        inside = np.minimum(windows, self.num_windows - 1) * self._preload
+        slots = np.where(windows < self.num_windows, inside, self._chunks.num_chunks)
+        return self._slots.starts(slots)
 
     def window_of(self, position: int) -> int:
         """Return the window that holds a position."""

@@ -20,7 +20,7 @@ from feedline.plan import (
 )
 from feedline.plan.buckets import Bucket
 from feedline.torch.peers import Peers
-from feedline.torch.plan_sampler import PlanSampler
+from feedline.torch.plan_sampler import Pass, PlanSampler
 from feedline.torch.torch_buckets import TorchBucketPlan
 
 __all__ = ["BucketBatchSampler", "SequentialBucketSampler"]
@@ -29,13 +29,20 @@ __all__ = ["BucketBatchSampler", "SequentialBucketSampler"]
 _PROBED_BATCH_SIZES = (1, 8, 32, 256)
 
 
-class BatchSampler(PlanSampler[list[int]]):
+class BucketSampler(PlanSampler[list[int]]):
     """A sampler that yields batches of one bucket each."""
 
     def _entries_of(self, block: Block) -> list[list[int]]:
         edges = block.bounds.tolist()
         indices = block.indices.tolist()
         return [indices[edges[i] : edges[i + 1]] for i in range(len(block))]
+
+    def _take_pass(self, bound: Pass | None) -> Pass:
+        rule = getattr(self.plan, "rule", FixedBatch())
+        numbers = range(len(getattr(self.plan, "buckets", ())))
+        sizes = [rule.batch_size(number, self._entry_size) for number in numbers]
+        self.loader_record["batch_sizes"] = sizes
+        return super()._take_pass(bound)
 
     def _num_before(self, cursor: Cursor) -> int:
         return sum(past.num_batches for past in cursor.history)
@@ -48,19 +55,25 @@ class BatchSampler(PlanSampler[list[int]]):
         num_batches = check_integer("batches_yielded", state.get("batches_yielded", 0), 0)
         return self._fresh_cursor(epoch, num_batches)
 
-    def _replay(self) -> Replay:
-        """Return the epoch that this sampler is in."""
+    def _batch_at(self, batch_idx: int) -> tuple[int, int]:
+        """Return the bucket and the size of batch `batch_idx` of the epoch it is in."""
         segment = self._current_segment()
-        return Replay(
+        replay = Replay(
             plan=segment.plan,
             epoch=segment.epoch,
             world_size=segment.world_size,
             batch_size=segment.batch_size,
             history=segment.history,
         )
+        number = check_integer("batch_idx", batch_idx, 0, replay.num_batches - 1)
+        # A batch of the past may have been dealt to fewer ranks than there are now.
+        rank = min(self.rank, replay.world_size_at(number) - 1)
+        batch = replay.batch(rank=rank, number=number)
+        assert batch.bucket is not None
+        return batch.bucket, len(batch.indices)
 
 
-class SequentialBucketSampler(BatchSampler):
+class SequentialBucketSampler(BucketSampler):
     """Batches of one resolution each; every rank is in the same bucket at the same step.
 
     Each bucket is padded to a multiple of the ranks by repeating its first samples, and cut into
@@ -149,16 +162,13 @@ class SequentialBucketSampler(BatchSampler):
 
     def get_batch_info(self, batch_idx: int) -> dict[str, Any]:
         """Return what batch `batch_idx` of this epoch is: bucket, resolution, size and aspect."""
-        replay = self._replay()
-        batch_idx = check_integer("batch_idx", batch_idx, 0, replay.num_batches - 1)
-        batch = replay.batch(rank=0, number=batch_idx)
-        assert batch.bucket is not None
-        key = self._used_keys[batch.bucket]
+        bucket, size = self._batch_at(batch_idx)
+        key = self._used_keys[bucket]
         group = self._group(key)
         return {
             "bucket_key": key,
             "resolution": group["resolution"],
-            "batch_size": len(batch.indices),
+            "batch_size": size,
             "aspect_name": group["aspect_name"],
         }
 
@@ -192,7 +202,7 @@ class SequentialBucketSampler(BatchSampler):
         return 0 if self._loaded is None else self._num_before(self._loaded)
 
 
-class BucketBatchSampler(BatchSampler):
+class BucketBatchSampler(BucketSampler):
     """Batches of samples of similar length, by count or by token budget.
 
     Args:
@@ -266,14 +276,8 @@ class BucketBatchSampler(BatchSampler):
 
     def get_batch_info(self, batch_idx: int) -> dict[str, Any]:
         """Return what batch `batch_idx` of this epoch is: its bucket's edge, and its size."""
-        replay = self._replay()
-        batch_idx = check_integer("batch_idx", batch_idx, 0, replay.num_batches - 1)
-        batch = replay.batch(rank=self.rank, number=batch_idx)
-        assert batch.bucket is not None
-        return {
-            "bucket_key": self._plan.buckets[batch.bucket].key,
-            "batch_size": len(batch.indices),
-        }
+        bucket, size = self._batch_at(batch_idx)
+        return {"bucket_key": self._plan.buckets[bucket].key, "batch_size": size}
 
 
 @dataclass(frozen=True)
@@ -285,18 +289,22 @@ class _CalculatorBatch:
     resolutions: tuple[tuple[int, ...], ...]
 
     def batch_size(self, bucket: int, batch_size: int) -> int:
-        resolution = self.resolutions[bucket]
-        answer = self.calculator.get_dynamic_batch_size(
-            resolution, batch_size, self.base_resolution
+        answer = self._answer(bucket, batch_size)
+        return check_integer(f"the batch size of {self.resolutions[bucket]}", answer, 1)
+
+    def _answer(self, bucket: int, batch_size: int) -> int:
+        return int(
+            self.calculator.get_dynamic_batch_size(
+                self.resolutions[bucket], batch_size, self.base_resolution
+            )
         )
-        return check_integer(f"the batch size of {resolution}", answer, 1)
 
     def describe(self) -> dict[str, Any]:
         return {
             "kind": "calculator",
             "base_resolution": list(self.base_resolution),
             "batch_sizes": [
-                [self.batch_size(bucket, base) for base in _PROBED_BATCH_SIZES]
+                [self._answer(bucket, base) for base in _PROBED_BATCH_SIZES]
                 for bucket in range(len(self.resolutions))
             ],
         }

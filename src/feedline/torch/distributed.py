@@ -8,7 +8,7 @@ from typing import Any
 from feedline.errors import InvalidValueError, check_choice, check_integer
 from feedline.plan import Block, Order, Plan, SamplePlan, Sequential, Shuffled
 from feedline.torch.peers import Peers
-from feedline.torch.plan_sampler import PlanSampler
+from feedline.torch.plan_sampler import Pass, PlanSampler
 from feedline.torch.torch_order import TorchShuffled
 
 __all__ = ["DistributedSampler", "SampleSampler"]
@@ -26,11 +26,14 @@ class SampleSampler(PlanSampler[int]):
         """Begin the next pass after `skip` samples of this rank."""
         skip = check_integer("skip", skip, 0, self._segment_at(None).num_batches)
         self._loaded = self._fresh_cursor(self._epoch, skip)
-        self._resumed = self._pass = self._next_pass = None
+        self._resumed = self._pass = None
 
     def batches(self, batch_size: int, drop_last: bool) -> Iterator[list[int]]:
         """Iterate over a pass in batches, as torch's BatchSampler does, but faster."""
-        running = self._take_pass()
+        return self._batches(self._next_pass, batch_size, drop_last)
+
+    def _batches(self, bound: Pass | None, batch_size: int, drop_last: bool) -> Iterator[list[int]]:
+        running = self._take_pass(bound)
         handed_out = running.start
         entries: list[int] = []
         for block in running.segment.blocks(self.rank, running.start, batch_size):
@@ -47,7 +50,7 @@ class SampleSampler(PlanSampler[int]):
 
     @property
     def _num_first(self) -> int:
-        return self.loader_batch_size or 64
+        return 64
 
     def _entries_of(self, block: Block) -> list[int]:
         entries: list[int] = block.indices.tolist()

@@ -14,7 +14,7 @@ from feedline.plan.fingerprint import fingerprint_of, flatten_fields
 
 __all__ = ["compare_ranks"]
 
-_gloo_groups: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+_gloo_groups: weakref.WeakKeyDictionary[Any, dict[float, Any]] = weakref.WeakKeyDictionary()
 
 
 def compare_ranks(group: Any, record: Mapping[str, Any], *, timeout: float) -> None:
@@ -42,14 +42,15 @@ def compare_ranks(group: Any, record: Mapping[str, Any], *, timeout: float) -> N
 
 
 def _gloo_group(group: Any, timeout: float) -> Any:
-    if group not in _gloo_groups:
-        _gloo_groups[group] = dist.new_group(
+    by_timeout = _gloo_groups.setdefault(group, {})
+    if timeout not in by_timeout:
+        by_timeout[timeout] = dist.new_group(
             ranks=dist.get_process_group_ranks(group),
             timeout=timedelta(seconds=timeout),
             backend="gloo",
             use_local_synchronization=True,
         )
-    return _gloo_groups[group]
+    return by_timeout[timeout]
 
 
 def _gather(group: Any, world_size: int, value: Any) -> list[Any]:

@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import BatchSampler, IterableDataset, default_collate, default_convert
 from torch.utils.data import DataLoader as TorchDataLoader
 
-from feedline.errors import CursorFormatError, InvalidValueError
+from feedline.errors import InvalidValueError
 from feedline.torch.distributed import DistributedSampler, SampleSampler
 from feedline.torch.plan_sampler import Pass, PlanSampler
 
@@ -74,7 +74,8 @@ class DataLoader(TorchDataLoader[Item]):
         self._plan_sampler, self._entries_per_batch = _plan_sampler(
             sampler, batch_sampler, batch_size
         )
-        if hasattr(dataset, "__getitems__") and options.get("collate_fn") is None:
+        in_batches = batch_sampler is not None or batch_size is not None
+        if in_batches and hasattr(dataset, "__getitems__") and options.get("collate_fn") is None:
             options["collate_fn"] = collate_whole
         super().__init__(
             dataset,
@@ -84,13 +85,16 @@ class DataLoader(TorchDataLoader[Item]):
             batch_sampler=batch_sampler,
             **options,
         )
-        if isinstance(self._plan_sampler, SampleSampler):
+        if in_batches and isinstance(self._plan_sampler, SampleSampler):
             # torch guards this name after its own initialisation.
             object.__setattr__(
                 self,
                 "batch_sampler",
                 _SampleBatches(self._plan_sampler, self._entries_per_batch, self._drops_last()),
             )
+        self._plan_sampler.loader_record.update(drop_last=self._drops_last())
+        if isinstance(self._plan_sampler, SampleSampler):
+            self._plan_sampler.loader_record.update(batch_size=self._entries_per_batch)
         self.with_mask = with_mask
         self._delivered: _Delivered | None = None
 
@@ -101,35 +105,42 @@ class DataLoader(TorchDataLoader[Item]):
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the beginning of `epoch`; the epoch that the loader is in is not restarted."""
-        if epoch != self._plan_sampler.epoch:
-            self._plan_sampler.set_epoch(epoch)
-            self._delivered = None
+        self._plan_sampler.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the training loop is: the batches that it has received."""
-        if self._delivered is None:
+        delivered = self._current()
+        if delivered is None:
             return self._plan_sampler.state_dict()
-        num_entries = self._delivered.num_batches * self._entries_per_batch
-        return self._plan_sampler.state_after(self._delivered.running, num_entries)
+        num_entries = delivered.num_batches * self._entries_per_batch
+        return self._plan_sampler.state_after(delivered.running, num_entries)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Go on where a state was saved; an error leaves the loader as it was."""
-        if not isinstance(state_dict, Mapping):
-            raise CursorFormatError(
-                f"state_dict={state_dict!r:.80} must be what state_dict() returned"
-            )
         self._plan_sampler.load_state_dict(state_dict)
-        self._delivered = None
 
     def __iter__(self) -> Any:
-        ended = self._delivered is not None and self._delivered.ended
-        if ended or (self._delivered is None and self._num_batches_left() == 0):
+        delivered = self._current()
+        if delivered is None:
+            has_ended = self._num_batches_in(self._plan_sampler.num_left()) == 0
+        else:
+            has_ended = delivered.num_batches == delivered.num_expected
+        if has_ended:
             self._plan_sampler.set_epoch(self._plan_sampler.epoch + 1)
-        self._delivered = _Delivered(self._plan_sampler.begin())
-        return _Delivering(self, self._delivered, super().__iter__())
+        running = self._plan_sampler.begin()
+        num_expected = self._num_batches_in(running.segment.num_batches - running.start)
+        self._delivered = _Delivered(running, num_expected)
+        with self._plan_sampler.bound_to(running):
+            return _Delivering(self, self._delivered, super().__iter__())
 
-    def _num_batches_left(self) -> int:
-        num_entries = self._plan_sampler.num_left()
+    def _current(self) -> _Delivered | None:
+        """Return the latest pass, unless the sampler was moved elsewhere since it began."""
+        delivered = self._delivered
+        if delivered is None or not self._plan_sampler.is_in(delivered.running):
+            return None
+        return delivered
+
+    def _num_batches_in(self, num_entries: int) -> int:
         if self._drops_last():
             return num_entries // self._entries_per_batch
         return -(-num_entries // self._entries_per_batch)
@@ -161,8 +172,8 @@ class _Delivered:
     training loop has dropped must be free to end its workers."""
 
     running: Pass
+    num_expected: int
     num_batches: int = 0
-    ended: bool = False
 
 
 class _Delivering(Iterator[Any]):
@@ -174,15 +185,20 @@ class _Delivering(Iterator[Any]):
         self._loader = loader
         self._delivered = delivered
         self._batches = batches
+        self._num_failed = 0
 
     def __next__(self) -> Any:
         try:
             batch = next(self._batches)
         except StopIteration:
-            self._delivered.ended = True
             raise
-        number = self._delivered.num_batches
-        self._delivered.num_batches += 1
+        except Exception:
+            # The loop may go on after an error; then the batch that failed has been passed over.
+            self._num_failed += 1
+            raise
+        number = self._delivered.num_batches + self._num_failed
+        self._delivered.num_batches = number + 1
+        self._num_failed = 0
         if self._loader.with_mask:
             return batch, self._loader.mask_of(self._delivered.running, number)
         return batch
@@ -205,18 +221,23 @@ def _plan_sampler(
     sampler: Any, batch_sampler: Any, batch_size: int | None
 ) -> tuple[PlanSampler[Any], int]:
     """Return our sampler in what a loader was given, and how many of its entries make a batch."""
-    if isinstance(batch_sampler, BatchSampler):
+    if type(batch_sampler) is BatchSampler:
         sampler, batch_size, batch_sampler = batch_sampler.sampler, batch_sampler.batch_size, None
-    if batch_sampler is not None:
-        chosen, per_batch = batch_sampler, 1
-    else:
-        chosen, per_batch = sampler, batch_size or 1
-    wanted: type[Any] = PlanSampler if batch_sampler is not None else SampleSampler
-    if not isinstance(chosen, wanted):
-        raise InvalidValueError(
-            f"sampler={type(chosen).__name__} must be one of Feedline's, which know their place; "
-            "use feedline.torch.DistributedSampler or another of its samplers"
-        )
     if batch_sampler is None:
-        chosen.loader_batch_size = per_batch
-    return chosen, per_batch
+        if isinstance(sampler, SampleSampler):
+            return sampler, batch_size or 1
+        if isinstance(sampler, PlanSampler):
+            raise InvalidValueError(
+                f"sampler={type(sampler).__name__} yields batches; give it as batch_sampler"
+            )
+    elif isinstance(batch_sampler, PlanSampler) and not isinstance(batch_sampler, SampleSampler):
+        return batch_sampler, 1
+    elif isinstance(batch_sampler, SampleSampler):
+        raise InvalidValueError(
+            f"batch_sampler={type(batch_sampler).__name__} yields samples; give it as sampler"
+        )
+    chosen = sampler if batch_sampler is None else batch_sampler
+    raise InvalidValueError(
+        f"sampler={type(chosen).__name__} must be one of Feedline's, which know their place; use "
+        "feedline.torch.DistributedSampler or another of its samplers"
+    )

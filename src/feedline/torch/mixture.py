@@ -37,6 +37,7 @@ class MixtureSampler(SampleSampler):
         temperature: Weights count as `weight ** (1 / temperature)`: above 1 they become more alike.
         phases: Other weights from a given place on: `Phase` objects, or pairs `(step, weights)`
             together with `global_batch_size`, the number of samples in a step over all ranks.
+            Steps count on through the epochs; the last step of an epoch may be short.
         order: `"feedline"`, or `"torch"` for the order of the system that this replaces.
         process_group: The group of ranks that get different data, if not all.
         desync_guard: Compare the ranks before each epoch, where they come from a process group.
@@ -118,9 +119,10 @@ class MixtureSampler(SampleSampler):
         return self._latest_weights()[1]
 
     def update_weights(self, weights: Sequence[float], temperature: float = 1.0) -> None:
-        """Use other weights from the next pass on; what was consumed before stays as it was.
+        """Use other weights from the next pass on; a pass that is running goes on as it was.
 
-        The state carries the change along. Phases that were planned for later no longer count.
+        The state carries the change along: loaded, it goes on with the new weights at once. Phases
+        that were planned for later no longer count.
         """
         self._changed(self._plan, weights, temperature, epoch=0, position=0)
         self._pending = (tuple(float(weight) for weight in weights), float(temperature))
@@ -238,7 +240,7 @@ def _as_phases(
             step=phase[0],
             world_size=1,
             batch_size=global_batch_size,
-            num_batches=epoch_size // global_batch_size,
+            num_batches=-(-epoch_size // global_batch_size),
         )
         for phase in phases
     ]

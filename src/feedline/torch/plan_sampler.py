@@ -5,12 +5,18 @@ from __future__ import annotations
 import operator
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from torch.utils.data import Sampler
 
-from feedline.errors import CursorFormatError, check_integer
+from feedline.errors import (
+    CursorFormatError,
+    InvalidValueError,
+    PlanMismatchError,
+    check_integer,
+)
 from feedline.plan import Block, Cursor, PastSegment, Plan, Segment
 from feedline.torch.guard import compare_ranks
 from feedline.torch.peers import Peers
@@ -52,6 +58,10 @@ class PlanSampler(Sampler[Item]):
         desync_guard: bool,
         desync_timeout: float,
     ) -> None:
+        if not isinstance(desync_timeout, int | float) or not desync_timeout > 0:
+            raise InvalidValueError(
+                f"desync_timeout={desync_timeout!r:.80} must be a number of seconds above 0"
+            )
         self.seed = seed
         self._peers = peers
         self._entry_size = entry_size
@@ -62,8 +72,8 @@ class PlanSampler(Sampler[Item]):
         self._resumed: Segment | None = None
         self._pass: Pass | None = None
         self._next_pass: Pass | None = None
-        #: The batch size of the loader that uses this sampler; the desync guard compares it.
-        self.loader_batch_size: int | None = None
+        #: What the loader that uses this sampler adds to the record that ranks compare.
+        self.loader_record: dict[str, Any] = {}
 
     @property
     @abstractmethod
@@ -99,36 +109,46 @@ class PlanSampler(Sampler[Item]):
         epoch = check_integer("epoch", epoch, 0)
         if epoch != self._epoch:
             self._epoch = epoch
-            self._loaded = self._resumed = self._pass = self._next_pass = None
+            self._loaded = self._resumed = self._pass = None
 
     def begin(self) -> Pass:
-        """Fix where the next pass begins, and return it: at the loaded state, else at the start.
-
-        The next iterator of this sampler takes this pass.
-        """
+        """Begin a pass, at the loaded state or else at the start of the epoch."""
         segment = self._begin_segment()
         self._loaded = self._resumed = None
-        start = segment.num_done
-        self._next_pass = self._pass = Pass(segment, start, start)
-        return self._next_pass
+        self._pass = Pass(segment, segment.num_done, segment.num_done)
+        return self._pass
+
+    @contextmanager
+    def bound_to(self, running: Pass) -> Iterator[None]:
+        """Let the iterators that are made meanwhile belong to a pass that was begun."""
+        self._next_pass = running
+        try:
+            yield
+        finally:
+            self._next_pass = None
+
+    def is_in(self, running: Pass) -> bool:
+        """Whether nothing has moved this sampler since a pass began."""
+        return self._pass is running
 
     def _begin_segment(self) -> Segment:
         return self._segment_at(self._loaded)
 
     def __iter__(self) -> Iterator[Item]:
+        return self._entries(self._next_pass)
+
+    def _entries(self, bound: Pass | None) -> Iterator[Item]:
         # A generator: nothing happens before the first entry is asked for. torch's DataLoader
         # makes two iterators of its sampler at times and uses the second one.
-        running = self._take_pass()
+        running = self._take_pass(bound)
         for block in running.segment.blocks(self.rank, running.start, self._num_first):
             running.live = iter(self._entries_of(block))
             running.block_end = block.first + len(block)
             yield from running.live
 
-    def _take_pass(self) -> Pass:
+    def _take_pass(self, bound: Pass | None) -> Pass:
         """Return the pass that was begun, or begin one, after the ranks have been compared."""
-        running = self._next_pass or self.begin()
-        self._next_pass = None
-        self._pass = running
+        running = bound or self.begin()
         self._compare_ranks(running)
         return running
 
@@ -155,14 +175,25 @@ class PlanSampler(Sampler[Item]):
             )
         if "cursor" in state:
             cursor = Cursor.from_dict(state["cursor"])
+            if cursor.epoch != state["epoch"]:
+                raise CursorFormatError(
+                    f"epoch={state['epoch']!r:.80} must be that of the cursor, {cursor.epoch}; the "
+                    "state is damaged, use an earlier checkpoint"
+                )
         else:
+            if state.get("seed", self.seed) != self.seed:
+                raise PlanMismatchError(
+                    f"the state belongs to another plan: seed was {state['seed']!r:.80} and is "
+                    f"{self.seed!r:.80}. Use the seed that it was saved with",
+                    {"seed": (state["seed"], self.seed)},
+                )
             cursor = self._cursor_of_documented(state)
         segment = self._segment_at(cursor)
         self._accept(segment)
         self._epoch = cursor.epoch
         self._loaded = cursor
         self._resumed = segment
-        self._pass = self._next_pass = None
+        self._pass = None
 
     def num_left(self) -> int:
         """Return how many entries the next pass has: those of the loaded state, or all."""
@@ -220,17 +251,25 @@ class PlanSampler(Sampler[Item]):
             "cursor": cursor.to_dict(),
         }
 
+    def _dataset_fingerprint(self) -> str | None:
+        """Return the fingerprint of the dataset, where it has one, for the desync guard."""
+        found = getattr(getattr(self, "dataset", None), "fingerprint", None)
+        return found if isinstance(found, str) else None
+
     def _compare_ranks(self, running: Pass) -> None:
         group = self._peers.group
         if group is None or not self._desync_guard:
             return
         record = {
             "plan": running.segment.plan.fields,
+            "dataset": self._dataset_fingerprint(),
             "world_size": running.segment.world_size,
-            "batch_size": self.loader_batch_size or running.segment.batch_size,
+            "batch_size": running.segment.batch_size,
+            "num_batches": running.segment.num_batches,
             "epoch": running.segment.epoch,
             "history": [list(past) for past in running.segment.history],
             "start": running.start,
             "changes": [dict(change) for change in running.segment.plan.changes],
+            **self.loader_record,
         }
         compare_ranks(group, record, timeout=self._desync_timeout)

@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 
 from feedline.plan import BatchRule, Bucket, EpochOrder, FixedBatch, Plan, Remaining
 from feedline.plan.bucket_deal import BucketRest
+from feedline.plan.frozen import store
 from feedline.plan.interleave import Consecutive, Layout
+from feedline.plan.orders import DeferredEpoch
 from feedline.torch.torch_order import ListedEpoch, check_torch_seed, generator_of, random_order
 
 __all__ = ["TorchBucketPlan"]
@@ -28,17 +30,23 @@ class TorchBucketPlan(Plan):
     shuffle_within: bool = True
     tail: str = "pad_ranks_drop"
     seed: int = 0
+    _latest: dict[int, _TorchBucketEpoch] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "buckets", tuple(self.buckets))
-        check_torch_seed(self.seed)
+        store(self, buckets=tuple(self.buckets), seed=check_torch_seed(self.seed))
 
     @property
     def num_indices(self) -> int:
         return max(bucket.end for bucket in self.buckets)
 
     def begin(self, epoch: int) -> Remaining:
-        return BucketRest(_TorchBucketEpoch(self, epoch), (0,) * len(self.buckets), 0)
+        # Drawing costs time in proportion to the dataset, so the latest epoch is kept.
+        if epoch not in self._latest:
+            self._latest.clear()
+            self._latest[epoch] = _TorchBucketEpoch(self, epoch)
+        return BucketRest(self._latest[epoch], (0,) * len(self.buckets), 0)
 
     def describe(self) -> dict[str, Any]:
         return {
@@ -78,7 +86,7 @@ class _TorchBucketEpoch:
         return sequence, orders
 
     def order_of(self, bucket: int) -> EpochOrder:
-        return ListedEpoch(len(self.members[bucket]), lambda: self._drawn[1][bucket])
+        return DeferredEpoch(len(self.members[bucket]), lambda: ListedEpoch(self._drawn[1][bucket]))
 
     def layout(self, counts: list[int], segment: int) -> Layout:
         return Consecutive(counts, self._drawn[0])

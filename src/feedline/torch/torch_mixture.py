@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from feedline.errors import CursorFormatError, InvalidValueError, check_integer
 from feedline.plan import Block, Deal, Place, Plan, Remaining
 from feedline.plan.apportion import check_temperature, check_weights
+from feedline.plan.frozen import store
 from feedline.plan.tails import Share
 from feedline.torch.torch_order import check_torch_seed, generator_of, random_order
 
@@ -36,12 +37,14 @@ class TorchMixturePlan(Plan):
     override: tuple[tuple[float, ...], float] | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "sizes", tuple(self.sizes))
-        for source, size in enumerate(self.sizes):
-            check_integer(f"sizes[{source}]", size, 0)
-        object.__setattr__(self, "weights", check_weights(self.weights, len(self.sizes)))
-        object.__setattr__(self, "temperature", check_temperature(self.temperature))
-        check_torch_seed(self.seed)
+        sizes = enumerate(self.sizes)
+        store(self, sizes=tuple(check_integer(f"sizes[{i}]", size, 0) for i, size in sizes))
+        store(
+            self,
+            weights=check_weights(self.weights, len(self.sizes)),
+            temperature=check_temperature(self.temperature),
+            seed=check_torch_seed(self.seed),
+        )
 
     @property
     def num_indices(self) -> int:
@@ -92,7 +95,8 @@ class TorchMixturePlan(Plan):
 
     def counts(self, world_size: int) -> list[int]:
         """Return how many samples of each source a rank draws in an epoch."""
-        total = sum(self.rank_sizes(world_size))
+        rank_sizes = self.rank_sizes(world_size)
+        total = sum(rank_sizes)
         probabilities = _probabilities(self.current_weights, self.current_temperature)
         counts = [round(p * total) for p in probabilities]
         by_weight = sorted(range(len(counts)), key=lambda i: -probabilities[i])
@@ -100,7 +104,14 @@ class TorchMixturePlan(Plan):
         while sum(counts) != total:
             counts[by_weight[turn % len(counts)]] += 1 if sum(counts) < total else -1
             turn += 1
-        return counts
+        for source, size in enumerate(self.sizes):
+            if size and counts[source] > 0 and not rank_sizes[source]:
+                raise InvalidValueError(
+                    f"sizes[{source}]={size} must be at least world_size={world_size} with "
+                    "drop_last=True; use drop_last=False, or order='feedline'"
+                )
+        # An empty source draws nothing, whatever its target.
+        return [max(0, n) if size else 0 for n, size in zip(counts, self.sizes, strict=True)]
 
     def rank_sizes(self, world_size: int) -> list[int]:
         """Return how many samples of each source belong to one rank."""
@@ -115,15 +126,10 @@ class TorchMixturePlan(Plan):
         parts = []
         counts, rank_sizes = self.counts(world_size), self.rank_sizes(world_size)
         for source, (count, rank_size) in enumerate(zip(counts, rank_sizes, strict=True)):
-            size = self.sizes[source]
-            if size == 0 or count <= 0:
+            if count == 0:
                 continue
+            size = self.sizes[source]
             order = random_order(size, generator) if self.shuffle else np.arange(size)
-            if rank_size == 0:
-                raise InvalidValueError(
-                    f"sizes[{source}]={size} must be at least world_size={world_size} with "
-                    "drop_last=True; use drop_last=False, or order='feedline'"
-                )
             own = np.resize(order, rank_size * world_size)[rank::world_size]
             parts.append(np.resize(own, count) + starts[source])
         drawn = np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)

@@ -7,9 +7,7 @@ go on with a run that was started elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -18,6 +16,8 @@ from numpy.typing import NDArray
 
 from feedline.errors import InvalidValueError, check_integer
 from feedline.plan import EpochOrder, Order
+from feedline.plan.frozen import store
+from feedline.plan.orders import DeferredEpoch
 from feedline.plan.permutation import MAX_SIZE
 
 __all__ = ["ListedEpoch", "TorchShuffled", "check_torch_seed", "generator_of", "random_order"]
@@ -46,15 +46,11 @@ def random_order(size: int, generator: torch.Generator) -> Indices:
 
 
 class ListedEpoch:
-    """An epoch whose order is a list, made when it is first needed."""
+    """An epoch whose order is a list."""
 
-    def __init__(self, num_positions: int, make: Callable[[], Indices]) -> None:
-        self.num_positions = num_positions
-        self._make = make
-
-    @cached_property
-    def _listed(self) -> Indices:
-        return self._make()
+    def __init__(self, listed: Indices) -> None:
+        self.num_positions = len(listed)
+        self._listed = listed
 
     def indices(self, positions: Indices) -> Indices:
         chosen: Indices = self._listed[positions]
@@ -72,18 +68,21 @@ class TorchShuffled(Order):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_integer("num_samples", self.num_samples, 1, MAX_SIZE)
-        check_torch_seed(self.seed)
+        store(
+            self,
+            num_samples=check_integer("num_samples", self.num_samples, 1, MAX_SIZE),
+            seed=check_torch_seed(self.seed),
+        )
 
     @property
     def num_indices(self) -> int:
         return self.num_samples
 
     def at(self, epoch: int) -> EpochOrder:
-        return ListedEpoch(
-            self.num_samples,
-            lambda: random_order(self.num_samples, generator_of(self.seed, epoch)),
-        )
+        def draw() -> EpochOrder:
+            return ListedEpoch(random_order(self.num_samples, generator_of(self.seed, epoch)))
+
+        return DeferredEpoch(self.num_samples, draw)
 
     def describe(self) -> dict[str, Any]:
         return {

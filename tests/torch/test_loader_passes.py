@@ -1,0 +1,123 @@
+"""Which pass an iterator belongs to, and when the next epoch begins, whatever the loop does."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Any
+
+import pytest
+import torch
+import torch.utils.data
+
+from feedline.errors import CursorFormatError, InvalidValueError, PlanMismatchError
+from feedline.torch import BucketBatchSampler, DataLoader, DistributedSampler
+from loader_data import FailsOnce, Ids, WholeBatches
+
+
+def make(**options: Any) -> DataLoader[Any]:
+    sampler = DistributedSampler(range(40), 2, 0, seed=5)
+    return DataLoader(Ids(40), **{"batch_size": 4, "sampler": sampler, **options})
+
+
+def epoch_of(number: int) -> list[list[int]]:
+    loader = make()
+    loader.set_epoch(number)
+    return [batch.tolist() for batch in loader]
+
+
+def batches_of(batches: Any) -> list[list[int]]:
+    return [batch.tolist() for batch in batches]
+
+
+def test_setting_the_epoch_on_the_sampler_works_as_with_torch() -> None:
+    loader = make()
+    for epoch in range(4):
+        loader.sampler.set_epoch(epoch)
+        assert batches_of(loader) == epoch_of(epoch)
+        assert loader.epoch == epoch
+
+
+def test_a_state_or_a_skip_given_to_the_sampler_is_not_lost() -> None:
+    loader = make()
+    list(islice(loader, 2))
+    state = loader.sampler.state_dict()
+    batches_of(loader)
+    loader.sampler.load_state_dict(state)
+    assert loader.state_dict() == state
+    assert loader.epoch == 0
+    loader.sampler.set_epoch(1)
+    loader.sampler.set_skip(8)
+    assert batches_of(loader) == epoch_of(1)[2:]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_loop_that_stops_after_the_last_batch_goes_on_with_the_next_epoch(
+    num_workers: int,
+) -> None:
+    loader = make(num_workers=num_workers)
+    for epoch in range(3):
+        batches = iter(loader)
+        received = [next(batches).tolist() for _ in range(len(loader))]
+        assert received == epoch_of(epoch)
+        assert loader.epoch == epoch
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_an_iterator_keeps_to_the_pass_that_it_was_made_for(num_workers: int) -> None:
+    loader = make(num_workers=num_workers)
+    list(islice(loader, 3))
+    state = loader.state_dict()
+    loader.load_state_dict(state)
+    first = iter(loader)
+    loader.load_state_dict(state)
+    second = iter(loader)
+    assert next(first).tolist() == next(second).tolist() == epoch_of(0)[3]
+    older = iter(loader)
+    loader.set_epoch(5)
+    assert next(older).tolist() == epoch_of(0)[0]
+    assert batches_of(loader) == epoch_of(5)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_batch_that_failed_counts_as_passed_over_once_the_loop_goes_on(num_workers: int) -> None:
+    sampler = DistributedSampler(range(40), 2, 0, shuffle=False)
+    loader = DataLoader(FailsOnce(40, 20), batch_size=4, sampler=sampler, num_workers=num_workers)
+    batches = iter(loader)
+    received = [next(batches).tolist() for _ in range(2)]
+    with pytest.raises(RuntimeError, match="sample 20"):
+        next(batches)
+    assert loader.state_dict()["cursor"]["history"] == [[2, 1, 8]]
+    received.append(next(batches).tolist())
+    assert received[-1] == [24, 26, 28, 30]
+    assert loader.state_dict()["cursor"]["history"] == [[2, 1, 16]]
+
+
+def test_without_a_batch_size_samples_come_one_by_one() -> None:
+    ours = list(DataLoader(Ids(6), batch_size=None))
+    theirs = list(torch.utils.data.DataLoader(Ids(6), batch_size=None))
+    assert ours == theirs == list(range(6))
+    rows = torch.arange(12.0).reshape(6, 2).numpy()
+    one = next(iter(DataLoader(WholeBatches(rows), batch_size=None)))
+    assert one.tolist() == [0.0, 1.0]
+
+
+def test_a_sampler_in_the_wrong_place_is_told_where_it_belongs() -> None:
+    lengths = BucketBatchSampler([1, 2, 3], batch_size=1, num_buckets=1)
+    with pytest.raises(InvalidValueError, match="give it as batch_sampler"):
+        DataLoader(Ids(3), sampler=lengths)
+    with pytest.raises(InvalidValueError, match="give it as sampler"):
+        DataLoader(Ids(3), batch_sampler=DistributedSampler(range(3)))
+
+
+def test_a_state_that_contradicts_itself_or_the_seed_is_refused() -> None:
+    loader = make()
+    state = loader.state_dict()
+    with pytest.raises(CursorFormatError, match="epoch=3 must be that of the cursor, 0"):
+        loader.load_state_dict({**state, "epoch": 3})
+    with pytest.raises(PlanMismatchError, match="seed was 6 and is 5"):
+        loader.load_state_dict({"epoch": 0, "seed": 6})
+
+
+def test_a_guard_needs_a_timeout_above_zero() -> None:
+    with pytest.raises(InvalidValueError, match="desync_timeout=-1"):
+        DistributedSampler(range(3), desync_timeout=-1)
