@@ -104,6 +104,14 @@ class Run(RuleBasedStateMachine):
         cursor = Cursor.from_json(self.saved)
         self.go_on(self.original.resume(cursor, world_size=world_size, batch_size=batch_size))
 
+    @rule(num_batches=st.integers(1, 8), world_size=world_sizes, batch_size=batch_sizes)
+    def advance_and_move_to_other_ranks(
+        self, num_batches: int, world_size: int, batch_size: int
+    ) -> None:
+        self.advance(num_batches)
+        self.save()
+        self.kill_and_load_on_other_ranks(world_size, batch_size)
+
     @rule()
     def kill_and_load_on_the_same_ranks(self) -> None:
         cursor = Cursor.from_json(self.saved)
