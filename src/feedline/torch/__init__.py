@@ -3,6 +3,15 @@
 Needs the extra `feedline[torch]`.
 """
 
+try:
+    import torch as _torch  # noqa: F401
+except ModuleNotFoundError as error:
+    if error.name != "torch":
+        raise
+    raise ModuleNotFoundError(
+        "feedline.torch needs torch, which is not installed; install feedline[torch]", name="torch"
+    ) from None
+
 from feedline.torch.buckets import BucketBatchSampler, SequentialBucketSampler
 from feedline.torch.calculator import BucketCalculator
 from feedline.torch.distributed import DistributedSampler
