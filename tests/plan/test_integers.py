@@ -110,7 +110,23 @@ def test_a_replay_takes_numpy_integers(kind: type) -> None:
     expected = Replay(plan=plan, world_size=2, batch_size=9, history=[(1, 3, 4)])
     found = replay.batch(rank=kind(1), number=kind(6))
     assert found.indices.tolist() == expected.batch(rank=1, number=6).indices.tolist()
+    assert type(found.number) is int
     assert replay.find(kind(9)) == expected.find(9)
+
+
+@number_types
+def test_a_phase_at_a_step_takes_numpy_integers(kind: type) -> None:
+    """All numbers fit in 8 bits, but the position does not."""
+    numbers = {
+        "step": 120,
+        "world_size": 100,
+        "batch_size": 200,
+        "num_batches": 250,
+        "grad_acc_steps": 2,
+    }
+    phase = Phase.at_step((1,), **{name: kind(number) for name, number in numbers.items()})
+    assert phase == Phase.at_step((1,), **numbers)
+    assert (phase.epoch, phase.position) == (0, 120 * 2 * 100 * 200)
 
 
 @number_types

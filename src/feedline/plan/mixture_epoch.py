@@ -80,11 +80,11 @@ class Phase:
         `num_batches` is the number of batches per epoch and rank. An epoch's last step may be
         shorter than `grad_acc_steps` batches.
         """
-        check_integer("step", step, 0)
-        check_integer("num_batches", num_batches, 1)
-        check_integer("grad_acc_steps", grad_acc_steps, 1)
-        check_integer("world_size", world_size, 1)
-        check_integer("batch_size", batch_size, 1)
+        step = check_integer("step", step, 0)
+        num_batches = check_integer("num_batches", num_batches, 1)
+        grad_acc_steps = check_integer("grad_acc_steps", grad_acc_steps, 1)
+        world_size = check_integer("world_size", world_size, 1)
+        batch_size = check_integer("batch_size", batch_size, 1)
         epoch, step_in_epoch = divmod(step, -(-num_batches // grad_acc_steps))
         position = step_in_epoch * grad_acc_steps * world_size * batch_size
         return cls(weights=weights, epoch=epoch, position=position, temperature=temperature)
