@@ -32,17 +32,21 @@ _PROBED_BATCH_SIZES = (1, 8, 32, 256)
 class BucketSampler(PlanSampler[list[int]]):
     """A sampler that yields batches of one bucket each."""
 
+    _plan: BucketPlan | TorchBucketPlan
+
+    @property
+    def plan(self) -> Plan:
+        return self._plan
+
     def _entries_of(self, block: Block) -> list[list[int]]:
         edges = block.bounds.tolist()
         indices = block.indices.tolist()
         return [indices[edges[i] : edges[i + 1]] for i in range(len(block))]
 
-    def _take_pass(self, bound: Pass | None) -> Pass:
-        rule = getattr(self.plan, "rule", FixedBatch())
-        numbers = range(len(getattr(self.plan, "buckets", ())))
+    def _record(self, running: Pass) -> dict[str, Any]:
+        rule, numbers = self._plan.rule, range(len(self._plan.buckets))
         sizes = [rule.batch_size(number, self._entry_size) for number in numbers]
-        self.loader_record["batch_sizes"] = sizes
-        return super()._take_pass(bound)
+        return {**super()._record(running), "batch_sizes": sizes}
 
     def _num_before(self, cursor: Cursor) -> int:
         return sum(past.num_batches for past in cursor.history)
@@ -147,7 +151,7 @@ class SequentialBucketSampler(BucketSampler):
             resolutions = tuple(tuple(self._group(key)["resolution"]) for key in self._used_keys)
             rule = _CalculatorBatch(self.calculator, base_resolution, resolutions)
         make = TorchBucketPlan if order == "torch" else BucketPlan
-        self._plan: Plan = make(
+        self._plan = make(
             buckets=[Bucket(key, self._group(key)["indices"]) for key in self._used_keys],
             rule=rule,
             shuffle_buckets=shuffle_buckets,
@@ -155,10 +159,6 @@ class SequentialBucketSampler(BucketSampler):
             tail="pad_ranks_drop" if drop_last else "pad_ranks",
             seed=seed,
         )
-
-    @property
-    def plan(self) -> Plan:
-        return self._plan
 
     def get_batch_info(self, batch_idx: int) -> dict[str, Any]:
         """Return what batch `batch_idx` of this epoch is: bucket, resolution, size and aspect."""
@@ -269,10 +269,6 @@ class BucketBatchSampler(BucketSampler):
             tail=tail,
             seed=seed,
         )
-
-    @property
-    def plan(self) -> Plan:
-        return self._plan
 
     def get_batch_info(self, batch_idx: int) -> dict[str, Any]:
         """Return what batch `batch_idx` of this epoch is: its bucket's edge, and its size."""

@@ -260,7 +260,11 @@ class PlanSampler(Sampler[Item]):
         group = self._peers.group
         if group is None or not self._desync_guard:
             return
-        record = {
+        compare_ranks(group, self._record(running), timeout=self._desync_timeout)
+
+    def _record(self, running: Pass) -> dict[str, Any]:
+        """Return everything that ranks must agree on before a pass."""
+        return {
             "plan": running.segment.plan.fields,
             "dataset": self._dataset_fingerprint(),
             "world_size": running.segment.world_size,
@@ -272,4 +276,3 @@ class PlanSampler(Sampler[Item]):
             "changes": [dict(change) for change in running.segment.plan.changes],
             **self.loader_record,
         }
-        compare_ranks(group, record, timeout=self._desync_timeout)
