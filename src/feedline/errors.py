@@ -15,7 +15,7 @@ Messages state the value, the bound and the remedy, in that order.
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "TailError",
     "check_choice",
     "check_integer",
+    "check_sequence",
 ]
 
 
@@ -110,8 +111,22 @@ def check_integer(
         wanted = f"an integer {bound}".rstrip()
         raise InvalidValueError(f"{name}={value!r:.80} must be {wanted}{hint}") from None
     if (low is not None and number < low) or (high is not None and number > high):
-        raise InvalidValueError(f"{name}={number} must be {bound}{hint}")
+        # Python refuses to write very long integers in decimal.
+        shown = f"{number}" if number.bit_length() <= 4096 else f"{number:#x}"[:40] + "…"
+        raise InvalidValueError(f"{name}={shown} must be {bound}{hint}")
     return number
+
+
+def check_sequence(name: str, value: Any) -> tuple[Any, ...]:
+    """Return the entries of a list, or raise an error that shows what was given instead.
+
+    Examples:
+        >>> check_sequence("sizes", [1, 2])
+        (1, 2)
+    """
+    if isinstance(value, Iterable) and not isinstance(value, str | bytes):
+        return tuple(value)
+    raise InvalidValueError(f"{name}={value!r:.80} must be a list")
 
 
 def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> str:

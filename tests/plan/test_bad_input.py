@@ -184,6 +184,18 @@ OTHERS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
         lambda: Replay(plan=PLAN, world_size=1, batch_size=1, history=[(1, 2)]),
         ("history",),
     ),
+    "phases none": (lambda: mixture(phases=None), ("phases=None",)),
+    "buckets none": (lambda: BucketPlan(buckets=None), ("buckets=None",)),
+    "lengths none": (lambda: TokenBatch(None), ("lengths=None",)),
+    "costs none": (lambda: CostBatch(None), ("costs=None",)),
+    "orders none": (lambda: Concatenated(None), ("orders=None",)),
+    "base_cost text": (lambda: groups(cost=lambda key: 1, base_cost="x"), ("base_cost='x'",)),
+    "samples beyond words": (lambda: Shuffled(num_samples=10**5000), ("num_samples=0x", str(MAX))),
+    "replay plan": (lambda: Replay(plan=None, world_size=1, batch_size=1), ("plan=None",)),
+    "replay none": (
+        lambda: Replay(plan=PLAN, world_size=1, batch_size=1, history=None),
+        ("history=None",),
+    ),
     "replay too far": (
         lambda: Replay(plan=PLAN, world_size=1, batch_size=1, history=[(1, 1, 101)]),
         ("101", "100"),

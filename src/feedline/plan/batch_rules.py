@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Protocol, runtime_checkable
 
-from feedline.errors import InvalidValueError, check_integer
+from feedline.errors import InvalidValueError, check_integer, check_sequence
 from feedline.plan.frozen import store
 
 __all__ = ["BatchRule", "CostBatch", "FixedBatch", "TokenBatch", "check_rule"]
@@ -51,7 +51,8 @@ class CostBatch:
     costs: Sequence[float]
 
     def __post_init__(self) -> None:
-        store(self, costs=tuple(_check_cost(i, cost) for i, cost in enumerate(self.costs)))
+        given = check_sequence("costs", self.costs)
+        store(self, costs=tuple(_check_cost(i, cost) for i, cost in enumerate(given)))
 
     def batch_size(self, bucket: int, batch_size: int) -> int:
         return max(1, math.floor(batch_size / Fraction(self.costs[bucket])))
@@ -74,7 +75,8 @@ class TokenBatch:
     lengths: Sequence[int]
 
     def __post_init__(self) -> None:
-        checked = (check_integer(f"lengths[{i}]", size, 1) for i, size in enumerate(self.lengths))
+        given = check_sequence("lengths", self.lengths)
+        checked = (check_integer(f"lengths[{i}]", size, 1) for i, size in enumerate(given))
         store(self, lengths=tuple(checked))
 
     def batch_size(self, bucket: int, batch_size: int) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from feedline.errors import InvalidValueError, check_integer
+from feedline.errors import InvalidValueError, check_integer, check_sequence
 from feedline.plan.permutation import MAX_SIZE
 
 __all__ = ["members_by_length", "quantile_edges"]
@@ -72,10 +72,7 @@ def _check_lengths(lengths: ArrayLike) -> NDArray[Any]:
 
 
 def _check_edges(edges: Sequence[int]) -> NDArray[np.int64]:
-    try:
-        given = list(edges)
-    except TypeError:
-        raise InvalidValueError(f"edges={edges!r:.80} must be a list of lengths") from None
+    given = check_sequence("edges", edges)
     values = [check_integer(f"edges[{i}]", edge, 1, MAX_SIZE) for i, edge in enumerate(given)]
     if not values or any(low >= high for low, high in pairwise(values)):
         raise InvalidValueError(f"edges={list(edges)} must be a list that grows, not empty")

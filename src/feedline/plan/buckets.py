@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from feedline.errors import InvalidValueError, check_choice
+from feedline.errors import InvalidValueError, check_choice, check_sequence
 from feedline.plan.batch_rules import BatchRule, CostBatch, FixedBatch, TokenBatch, check_rule
 from feedline.plan.bucket_deal import BucketEpoch, BucketRest
 from feedline.plan.bucket_edges import members_by_length
@@ -86,7 +86,11 @@ class BucketPlan(Plan):
     seed: Seed = 0
 
     def __post_init__(self) -> None:
-        store(self, buckets=tuple(self.buckets), seed=check_seed(self.seed))
+        store(
+            self,
+            buckets=check_sequence("buckets", self.buckets),
+            seed=check_seed(self.seed),
+        )
         if not self.buckets:
             raise InvalidValueError("buckets=() must hold at least one bucket")
         for bucket in self.buckets:
@@ -115,8 +119,8 @@ class BucketPlan(Plan):
         buckets = [Bucket(key, members) for key, members in groups.items()]  # type: ignore[arg-type]
         if cost is not None:
             costs = CostBatch([cost(bucket.key) for bucket in buckets]).costs
-            if not base_cost > 0:
-                raise InvalidValueError(f"base_cost={base_cost} must be above 0")
+            if not isinstance(base_cost, int | float) or not base_cost > 0:
+                raise InvalidValueError(f"base_cost={base_cost!r:.80} must be a number above 0")
             options["rule"] = CostBatch([value / base_cost for value in costs])
         return cls(buckets=buckets, **options)
 

@@ -126,6 +126,8 @@ class Interleave:
         while first < len(ascending):
             block = self._block_at(int(ascending[first]))
             stop = int(np.searchsorted(ascending, block.start + int(block.edges[-1])))
+            if stop == first:
+                raise IndexError(f"position {ascending[first]} is not in [0, {self._total})")
             part = slice(first, stop) if by_position is None else by_position[first:stop]
             labels[part], ordinals[part] = self._locate_in(block, ascending[first:stop])
             first = stop

@@ -15,7 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from feedline.errors import CursorFormatError, InvalidValueError, check_choice, check_integer
+from feedline.errors import (
+    CursorFormatError,
+    InvalidValueError,
+    check_choice,
+    check_integer,
+    check_sequence,
+)
 from feedline.plan.apportion import check_weights
 from feedline.plan.frozen import store
 from feedline.plan.mixture_epoch import MixtureEpoch, Phase
@@ -62,13 +68,9 @@ class Mixture(Order):
     changes: Sequence[Phase] = ()
 
     def __post_init__(self) -> None:
-        try:
-            given = list(self.sizes)
-        except TypeError:
-            raise InvalidValueError(f"sizes={self.sizes!r:.80} must be a list of sizes") from None
         sizes = tuple(
             check_integer(f"sizes[{source}]", size, 0, MAX_SIZE)
-            for source, size in enumerate(given)
+            for source, size in enumerate(check_sequence("sizes", self.sizes))
         )
         if not sizes:
             raise InvalidValueError("sizes=() must hold at least one source")
@@ -79,8 +81,8 @@ class Mixture(Order):
             sizes=sizes,
             weights=first.weights,
             temperature=first.temperature,
-            phases=tuple(self.phases),
-            changes=tuple(self.changes),
+            phases=check_sequence("phases", self.phases),
+            changes=check_sequence("changes", self.changes),
             seed=check_seed(self.seed),
         )
         if self.epoch_size is not None:
@@ -131,7 +133,7 @@ class Mixture(Order):
         return MixtureEpoch(
             sizes=tuple(self.sizes),
             planned=(Phase(weights=self.weights, temperature=self.temperature), *self.phases),
-            changes=tuple(self.changes),
+            changes=check_sequence("changes", self.changes),
             epoch=epoch,
             longest=longest,
             may_repeat=self.strategy == "repeat",
@@ -152,6 +154,8 @@ class Mixture(Order):
         """Return this mixture with other weights from (epoch, position) on.
 
         What comes before stays as it was. Planned phases that would begin later no longer count.
+        A cursor brings its own changes, which replace those of the plan that resumes it; to change
+        weights at a cursor, put the changes into it: `replace(cursor, changes=plan.changes)`.
 
         Examples:
             >>> mixture = Mixture(sizes=(50, 50), weights=(1, 0))

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from feedline.errors import InvalidValueError, check_integer
+from feedline.errors import InvalidValueError, check_integer, check_sequence
 from feedline.plan.fingerprint import digest_array
 from feedline.plan.frozen import store
 from feedline.plan.permutation import MAX_SIZE, Permutation
@@ -139,7 +139,7 @@ class Concatenated(Order):
     orders: Sequence[Order]
 
     def __post_init__(self) -> None:
-        store(self, orders=tuple(self.orders))
+        store(self, orders=check_sequence("orders", self.orders))
         if not self.orders:
             raise InvalidValueError("orders=() must hold at least one order")
         for order in self.orders:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import NamedTuple
 
-from feedline.errors import check_integer
+from feedline.errors import InvalidValueError, check_integer, check_sequence
 from feedline.plan.batches import Batch
 from feedline.plan.cursor import Cursor, PastSegment, check_past
 from feedline.plan.frozen import store
@@ -48,7 +48,9 @@ class Replay:
     segments: tuple[Segment, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        past = tuple(check_past(entry) for entry in self.history)
+        if not isinstance(self.plan, Plan):
+            raise InvalidValueError(f"plan={self.plan!r:.80} must be a Plan, such as SamplePlan")
+        past = tuple(check_past(entry) for entry in check_sequence("history", self.history))
         store(self, history=past)
         sizes = [*(entry[:2] for entry in past), (self.world_size, self.batch_size)]
         segments = tuple(
