@@ -14,6 +14,7 @@ Messages state the value, the bound and the remedy, in that order.
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -27,8 +28,10 @@ __all__ = [
     "InvalidValueError",
     "PlanMismatchError",
     "TailError",
+    "as_float",
     "check_choice",
     "check_integer",
+    "check_positive",
     "check_sequence",
 ]
 
@@ -57,34 +60,29 @@ class CursorFormatError(CursorError):
     """A cursor is damaged, of another version, or not a cursor."""
 
 
-class PlanMismatchError(CursorError):
+class _DifferenceError(FeedlineError):
+    """An error with the fields that differ; pickling keeps them."""
+
+    def __init__(self, message: str, differences: Mapping[str, Any] | None = None) -> None:
+        super().__init__(message, dict(differences or {}))
+        self.differences = dict(differences or {})
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class PlanMismatchError(_DifferenceError, CursorError):
     """A cursor belongs to another plan.
 
     `differences` maps each differing field to the cursor's value and the plan's.
     """
 
-    def __init__(
-        self, message: str, differences: Mapping[str, tuple[Any, Any]] | None = None
-    ) -> None:
-        super().__init__(message, dict(differences or {}))
-        self.differences = dict(differences or {})
 
-    def __str__(self) -> str:
-        return str(self.args[0])
-
-
-class DesyncError(FeedlineError, RuntimeError):
+class DesyncError(_DifferenceError, RuntimeError):
     """The ranks of a run do not agree about what they are about to do.
 
     `differences` maps each differing field to the values of all ranks.
     """
-
-    def __init__(self, message: str, differences: Mapping[str, list[Any]] | None = None) -> None:
-        super().__init__(message, dict(differences or {}))
-        self.differences = dict(differences or {})
-
-    def __str__(self) -> str:
-        return str(self.args[0])
 
 
 def check_integer(
@@ -127,6 +125,33 @@ def check_sequence(name: str, value: Any) -> tuple[Any, ...]:
     if isinstance(value, Iterable) and not isinstance(value, str | bytes):
         return tuple(value)
     raise InvalidValueError(f"{name}={value!r:.80} must be a list")
+
+
+def check_positive(name: str, value: Any, *, remedy: str = "") -> float:
+    """Return `value` as a finite float above zero, or raise.
+
+    Examples:
+        >>> check_positive("temperature", 2)
+        2.0
+    """
+    try:
+        number = as_float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number) or number <= 0:
+        hint = f"; {remedy}" if remedy else ""
+        raise InvalidValueError(f"{name}={value!r:.80} must be finite and above 0{hint}")
+    return number
+
+
+def as_float(value: Any) -> float:
+    """Return a number as a float, infinite if it is too large; text is no number."""
+    if isinstance(value, str | bytes):
+        raise TypeError(f"{value!r:.80} is text")
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
 
 
 def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> str:

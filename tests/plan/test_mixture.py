@@ -12,23 +12,12 @@ from hypothesis import given
 from numpy.typing import NDArray
 
 from feedline.plan import Mixture, Phase, SamplePlan
+from mixture_draws import drawn, num_drawn
 
 Integers = NDArray[np.int64]
 
 # Lengths of an epoch: one block of draws in order, several such, and several shuffled blocks.
 ONE_BLOCK, SEVERAL_BLOCKS, SHUFFLED_BLOCKS = 900, 20_000, 4_500_000
-
-
-def drawn(mixture: Mixture, epoch: int = 0) -> tuple[Integers, Integers]:
-    """The source at each position of an epoch, and the index inside of it."""
-    places = np.arange(mixture.num_positions(epoch))
-    return mixture.sources_of(mixture.indices(epoch, places))
-
-
-def num_drawn(mixture: Mixture, start: int = 0, stop: int | None = None, epoch: int = 0) -> list:
-    """How often each source comes in positions `[start, stop)`."""
-    sources = drawn(mixture, epoch)[0][start:stop]
-    return np.bincount(sources, minlength=len(mixture.sizes)).tolist()
 
 
 def by_largest_remainder(length: int, weights: list[float]) -> list[int]:

@@ -7,6 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from feedline.plan import Mixture, Phase
+from mixture_draws import drawn, num_drawn
 
 Integers = NDArray[np.int64]
 
@@ -14,16 +15,6 @@ Integers = NDArray[np.int64]
 # in which draws are shuffled. The places at which weights change lie inside of blocks.
 SIZES = {"one block": 900, "several blocks": 9_000, "shuffled blocks": 2_200_000}
 every_regime = pytest.mark.parametrize("size", SIZES.values(), ids=list(SIZES))
-
-
-def drawn(mixture: Mixture, epoch: int = 0) -> tuple[Integers, Integers]:
-    places = np.arange(mixture.num_positions(epoch))
-    return mixture.sources_of(mixture.indices(epoch, places))
-
-
-def num_drawn(mixture: Mixture, start: int = 0, stop: int | None = None, epoch: int = 0) -> list:
-    sources = drawn(mixture, epoch)[0][start:stop]
-    return np.bincount(sources, minlength=len(mixture.sizes)).tolist()
 
 
 @every_regime

@@ -8,7 +8,7 @@ from decimal import Context, Decimal, InvalidOperation
 from fractions import Fraction
 from typing import Any
 
-from feedline.errors import InvalidValueError
+from feedline.errors import InvalidValueError, as_float, check_positive
 
 __all__ = ["apportion", "check_temperature", "check_weights", "longest_without_repeat", "shares_of"]
 
@@ -22,7 +22,7 @@ def check_weights(weights: Any, num_sources: int) -> tuple[float, ...]:
     if isinstance(weights, str | bytes | Mapping | Set):
         raise InvalidValueError(f"weights={weights!r:.80} must be a list of numbers")
     try:
-        values = tuple(_as_float(weight) for weight in weights)
+        values = tuple(as_float(weight) for weight in weights)
     except (TypeError, ValueError):
         raise InvalidValueError(f"weights={weights!r:.80} must be a list of numbers") from None
     if len(values) != num_sources:
@@ -47,16 +47,11 @@ def check_weights(weights: Any, num_sources: int) -> tuple[float, ...]:
 
 def check_temperature(temperature: Any) -> float:
     """Return `temperature` as a finite float above zero, or raise."""
-    try:
-        value = _as_float(temperature)
-    except (TypeError, ValueError):
-        value = math.nan
-    if not math.isfinite(value) or value <= 0:
-        raise InvalidValueError(
-            f"temperature={temperature!r:.80} must be finite and above 0; 1 leaves the weights as "
-            "they are, more makes them more alike"
-        )
-    return value
+    return check_positive(
+        "temperature",
+        temperature,
+        remedy="1 leaves the weights as they are, more makes them more alike",
+    )
 
 
 def shares_of(weights: Sequence[float], temperature: float = 1.0) -> tuple[Fraction, ...]:
@@ -90,16 +85,6 @@ def _powers(weights: Sequence[float], temperature: float) -> list[Fraction]:
         # No epoch is so long that a share of exp(-2000) would be drawn once.
         powers.append(Fraction(_DECIMAL.exp(max(exponent, Decimal(-2000)))))
     return powers
-
-
-def _as_float(value: Any) -> float:
-    """Return a number as a float, infinite if it is too large; text is no number."""
-    if isinstance(value, str | bytes):
-        raise TypeError
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf
 
 
 def apportion(num_positions: int, shares: Sequence[Fraction]) -> list[int]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Protocol, runtime_checkable
 
-from feedline.errors import InvalidValueError, check_integer, check_sequence
+from feedline.errors import InvalidValueError, check_integer, check_positive, check_sequence
 from feedline.plan.frozen import store
 
 __all__ = ["BatchRule", "CostBatch", "FixedBatch", "TokenBatch", "check_rule"]
@@ -52,7 +52,9 @@ class CostBatch:
 
     def __post_init__(self) -> None:
         given = check_sequence("costs", self.costs)
-        store(self, costs=tuple(_check_cost(i, cost) for i, cost in enumerate(given)))
+        store(
+            self, costs=tuple(check_positive(f"costs[{i}]", cost) for i, cost in enumerate(given))
+        )
 
     def batch_size(self, bucket: int, batch_size: int) -> int:
         return max(1, math.floor(batch_size / Fraction(self.costs[bucket])))
@@ -101,15 +103,3 @@ def check_rule(rule: Any, num_buckets: int) -> None:
         raise InvalidValueError(
             f"rule has {len(known)} entries but must have one for each of the {num_buckets} buckets"
         )
-
-
-def _check_cost(bucket: int, cost: Any) -> float:
-    try:
-        value = math.nan if isinstance(cost, str | bytes) else float(cost)
-    except OverflowError:
-        value = math.inf
-    except (TypeError, ValueError):
-        value = math.nan
-    if not math.isfinite(value) or value <= 0:
-        raise InvalidValueError(f"costs[{bucket}]={cost!r:.80} must be finite and above 0")
-    return value

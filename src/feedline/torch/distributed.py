@@ -17,6 +17,8 @@ __all__ = ["DistributedSampler", "SampleSampler"]
 class SampleSampler(PlanSampler[int]):
     """A sampler that yields one index at a time."""
 
+    _num_first = 64
+
     @property
     def num_samples(self) -> int:
         """The number of samples that each rank gets in this epoch."""
@@ -47,10 +49,6 @@ class SampleSampler(PlanSampler[int]):
         if entries and not drop_last:
             running.block_end = handed_out + len(entries)
             yield entries
-
-    @property
-    def _num_first(self) -> int:
-        return 64
 
     def _entries_of(self, block: Block) -> list[int]:
         entries: list[int] = block.indices.tolist()

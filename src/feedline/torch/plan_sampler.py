@@ -49,6 +49,9 @@ class PlanSampler(Sampler[Item]):
     was asked for; `feedline.torch.DataLoader` says what was delivered.
     """
 
+    #: How many entries are computed together at first.
+    _num_first = 1
+
     def __init__(
         self,
         *,
@@ -83,11 +86,6 @@ class PlanSampler(Sampler[Item]):
     @abstractmethod
     def _entries_of(self, block: Block) -> list[Item]:
         """Return what is yielded for a block."""
-
-    @property
-    def _num_first(self) -> int:
-        """How many entries are computed together at first."""
-        return 1
 
     @property
     def epoch(self) -> int:
