@@ -16,13 +16,14 @@ import pytest
 PACKAGE = "feedline"
 SOURCE = Path(__file__).resolve().parent.parent / "src" / PACKAGE
 
-# errors ← {plan, store, steps} ← {feed, chunks} ← {torch, jax, report} ← cli
+# errors ← {plan, store, steps} ← {feed, chunks} ← {torch, jax, report} ← cli ← __main__
 LAYERS = (
     ("errors",),
     ("plan", "store", "steps"),
     ("feed", "chunks"),
     ("torch", "jax", "report"),
     ("cli",),
+    ("__main__",),
 )
 LAYER_OF = {room: number for number, rooms in enumerate(LAYERS) for room in rooms}
 
@@ -38,6 +39,9 @@ FRAMEWORKS = (
 )
 FRAMEWORK_FREE = {ROOT, "errors", "plan", "store", "steps", "chunks"}
 
+# What a room may import inside functions, once it is needed: each is an extra.
+ON_DEMAND = {"store": {"pyarrow"}}
+
 # Rooms that may import nothing outside of Feedline but the standard library and these.
 ONLY_THIRD_PARTY: dict[str, set[str]] = {ROOT: {"numpy"}, "errors": set(), "plan": {"numpy"}}
 
@@ -51,36 +55,44 @@ def forbidden_imports(source: Path) -> list[str]:
         if room not in MAY_IMPORT:
             found.append(f"{relative}: {room!r} is not a room; move the file or add a layer")
             continue
-        for line, target in imported_modules(path, source):
-            if reason := objection(room, target):
+        for line, target, is_on_demand in imported_modules(path, source):
+            if reason := objection(room, target, is_on_demand):
                 found.append(f"{relative}:{line}: {room} imports {target}, but {reason}")
     return found
 
 
-def imported_modules(path: Path, source: Path) -> Iterator[tuple[int, str]]:
-    """Line number and absolute dotted name of everything that the file imports, at any depth.
+def imported_modules(path: Path, source: Path) -> Iterator[tuple[int, str, bool]]:
+    """Everything that the file imports: line, absolute dotted name, and whether in a function.
 
     `from a import b` yields `a.b`, whether b is a module or a name in one.
     """
     package = (PACKAGE, *path.relative_to(source).parent.parts)
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), filename=str(path))):
-        match node:
-            case ast.Import(names=names):
-                yield from ((node.lineno, alias.name) for alias in names)
-            case ast.ImportFrom(module=module, names=names, level=level):
-                # One leading dot is this package itself, each further dot its parent.
-                anchor = package[: len(package) - level + 1] if level else ()
-                base = ".".join((*anchor, *([module] if module else [])))
-                yield from ((node.lineno, f"{base}.{alias.name}") for alias in names)
-            case ast.Call(
-                func=ast.Name(id="__import__" | "import_module")
-                | ast.Attribute(attr="import_module"),
-                args=[ast.Constant(value=str(name)), *_],
-            ):
-                yield node.lineno, importlib.util.resolve_name(name, ".".join(package))
+    tree = ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+    inside = {id(n) for f in ast.walk(tree) if isinstance(f, functions) for n in ast.walk(f)}
+    for node in ast.walk(tree):
+        for line, name in names_imported_by(node, package):
+            yield line, name, id(node) in inside
 
 
-def objection(room: str, target: str) -> str | None:
+def names_imported_by(node: ast.AST, package: tuple[str, ...]) -> Iterator[tuple[int, str]]:
+    """Line and absolute dotted name of what one statement or call imports, if it does."""
+    match node:
+        case ast.Import(names=names):
+            yield from ((node.lineno, alias.name) for alias in names)
+        case ast.ImportFrom(module=module, names=names, level=level):
+            # One leading dot is this package itself, each further dot its parent.
+            anchor = package[: len(package) - level + 1] if level else ()
+            base = ".".join((*anchor, *([module] if module else [])))
+            yield from ((node.lineno, f"{base}.{alias.name}") for alias in names)
+        case ast.Call(
+            func=ast.Name(id="__import__" | "import_module") | ast.Attribute(attr="import_module"),
+            args=[ast.Constant(value=str(name)), *_],
+        ):
+            yield node.lineno, importlib.util.resolve_name(name, ".".join(package))
+
+
+def objection(room: str, target: str, is_on_demand: bool) -> str | None:
     """Why the room must not import the target, or None if it may."""
     top, *rest = target.split(".")
     if top == PACKAGE:
@@ -89,6 +101,8 @@ def objection(room: str, target: str) -> str | None:
         if other == room or other in MAY_IMPORT[room]:
             return None
         return f"{room} may import {sorted(MAY_IMPORT[room]) or 'no room'}"
+    if is_on_demand and top in ON_DEMAND.get(room, ()):
+        return None
     if room in FRAMEWORK_FREE and top in FRAMEWORKS:
         return f"{room} is framework-free"
     allowed = ONLY_THIRD_PARTY.get(room)
@@ -132,6 +146,8 @@ def write(source: Path, name: str, code: str) -> None:
         pytest.param("store/a.py", "from feedline.plan import x", id="store-plan"),
         pytest.param("store/a.py", "def f():\n    import torch.nn", id="store-torch"),
         pytest.param("store/a.py", "import zarr", id="store-zarr"),
+        pytest.param("store/a.py", "import pyarrow", id="store-pyarrow-at-once"),
+        pytest.param("plan/a.py", "def f():\n    import pyarrow", id="plan-pyarrow"),
         pytest.param("steps/a.py", "import jax.numpy as jnp", id="steps-jax"),
         pytest.param("steps/a.py", "from feedline.feed import x", id="steps-feed"),
         pytest.param("chunks/a.py", "from anndata import AnnData", id="chunks-anndata"),
@@ -167,12 +183,14 @@ def test_a_forbidden_import_is_reported(tmp_path: Path, name: str, code: str) ->
         ("plan/a.py", "torch = 'import torch'  # import torch"),
         ("plan/a.py", "from importlib import import_module\nimport_module('.seeds')"),
         ("store/a.py", "import numpy\nimport fsspec\nfrom feedline import errors"),
+        ("store/a.py", "def f():\n    import pyarrow.parquet\n    import rich"),
         ("feed/a.py", "from feedline import plan, steps, store"),
         ("chunks/a.py", "from ..plan import x"),
         ("torch/a.py", "import torch\nfrom torch.utils.data import Dataset\nimport feedline.feed"),
         ("jax/a.py", "import jax\nfrom feedline.chunks import x"),
         ("report/a.py", "from feedline.plan import x"),
         ("cli/a.py", "from feedline import __version__, report, torch"),
+        ("__main__.py", "from feedline.cli import main"),
         ("errors.py", "from typing import Any"),
         ("__init__.py", "from feedline.plan import x\nfrom . import errors"),
     ],
@@ -210,7 +228,10 @@ def frameworks_imported_by(statement: str, stand_ins: Path, *path: Path) -> set[
     return set(result.stdout.split())
 
 
-@pytest.mark.parametrize("module", ["feedline", "feedline.errors", "feedline.plan"])
+@pytest.mark.parametrize(
+    "module",
+    ["feedline", "feedline.errors", "feedline.plan", "feedline.store", "feedline.feed"],
+)
 def test_importing_feedline_imports_no_framework(tmp_path: Path, module: str) -> None:
     assert frameworks_imported_by(f"import {module}", tmp_path) == set()
 
@@ -257,10 +278,11 @@ def documented_constants(directory: Path) -> set[str]:
     return names
 
 
-def test_every_public_name_of_plan_exists_and_has_a_docstring() -> None:
-    plan = importlib.import_module("feedline.plan")
-    assert plan.__all__
-    assert undocumented_names(plan) == []
+@pytest.mark.parametrize("room", ["plan", "store", "feed"])
+def test_every_public_name_of_a_room_exists_and_has_a_docstring(room: str) -> None:
+    module = importlib.import_module(f"feedline.{room}")
+    assert module.__all__
+    assert undocumented_names(module) == []
 
 
 def test_a_missing_name_or_docstring_is_reported(

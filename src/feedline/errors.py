@@ -7,7 +7,12 @@
     ├── CursorError (ValueError)           a cursor cannot be used
     │   ├── CursorFormatError              it is damaged, of another version, or not a cursor
     │   └── PlanMismatchError              it belongs to another plan
-    └── DesyncError (RuntimeError)         the ranks of a run do not agree
+    ├── DesyncError (RuntimeError)         the ranks of a run do not agree
+    ├── StoreError                         data on disk cannot be used
+    │   ├── MissingDataError (FileNotFoundError)   a file that should be there is not
+    │   ├── DamagedDataError (ValueError)          a file does not hold what it should
+    │   └── UnsafeDataError (ValueError)           a file asks for what data must not do
+    └── PackError (RuntimeError)           data could not be packed
 
 Messages state the value, the bound and the remedy, in that order.
 """
@@ -22,12 +27,17 @@ from typing import Any
 __all__ = [
     "CursorError",
     "CursorFormatError",
+    "DamagedDataError",
     "DesyncError",
     "EmptyEpochError",
     "FeedlineError",
     "InvalidValueError",
+    "MissingDataError",
+    "PackError",
     "PlanMismatchError",
+    "StoreError",
     "TailError",
+    "UnsafeDataError",
     "as_float",
     "check_choice",
     "check_integer",
@@ -83,6 +93,26 @@ class DesyncError(_DifferenceError, RuntimeError):
 
     `differences` maps each differing field to the values of all ranks.
     """
+
+
+class StoreError(FeedlineError):
+    """Data on disk cannot be used; the message begins with the file."""
+
+
+class MissingDataError(StoreError, FileNotFoundError):
+    """A file that should be there is not."""
+
+
+class DamagedDataError(StoreError, ValueError):
+    """A file does not hold what it should: it is cut short, altered, or of another shape."""
+
+
+class UnsafeDataError(StoreError, ValueError):
+    """A file asks for what data must not do: run code, or be read from outside its folder."""
+
+
+class PackError(FeedlineError, RuntimeError):
+    """Data could not be packed; what was finished is kept, and packing again goes on from it."""
 
 
 def check_integer(

@@ -1,0 +1,104 @@
+"""Columns: what every sample of a store has, and how their types are written."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline.errors import DamagedDataError, InvalidValueError
+
+__all__ = ["Column", "columns_of", "dtype_named", "list_column_differences"]
+
+Arrays = dict[str, NDArray[Any]]
+
+# numpy has no bfloat16; its bits are carried as uint16.
+_CARRIERS = {"bfloat16": np.dtype("<u2")}
+_PLAIN = {
+    name: np.dtype(name).newbyteorder("<")
+    for name in (
+        *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+        *("float16", "float32", "float64", "complex64", "complex128"),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Column:
+    """One value of every sample: its name, its type and its shape.
+
+    `dtype` is the numpy type that carries the values. `type_name` differs from it for bfloat16,
+    whose bits are carried as uint16.
+
+    Examples:
+        >>> Column("tokens", "int32", (128,)).row_bytes
+        512
+    """
+
+    name: str
+    type_name: str
+    shape: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        dtype_named(self.type_name)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The numpy type that carries the values."""
+        return dtype_named(self.type_name)
+
+    @property
+    def row_bytes(self) -> int:
+        """The number of bytes of one sample."""
+        return self.dtype.itemsize * math.prod(self.shape)
+
+    def describe(self) -> dict[str, Any]:
+        """Return the column as JSON values."""
+        return {"name": self.name, "dtype": self.type_name, "shape": list(self.shape)}
+
+    def __str__(self) -> str:
+        return f"{self.type_name}{list(self.shape)}"
+
+
+def dtype_named(name: str) -> np.dtype[Any]:
+    """Return the little-endian numpy type that carries values of a named type, or raise."""
+    found = _PLAIN.get(name) or _CARRIERS.get(name)
+    if found is None:
+        known = ", ".join([*_PLAIN, *_CARRIERS])
+        raise InvalidValueError(f"dtype={name!r:.80} must be one of {known}")
+    return found
+
+
+def columns_of(arrays: Mapping[str, NDArray[Any]], type_names: Mapping[str, str]) -> list[Column]:
+    """Return the columns of arrays whose first axis counts samples.
+
+    `type_names` names the types that differ from the array's own, such as bfloat16.
+    """
+    return [
+        Column(name, type_names.get(name, array.dtype.name), tuple(array.shape[1:]))
+        for name, array in arrays.items()
+    ]
+
+
+def list_column_differences(
+    expected: Mapping[str, Column], found: Mapping[str, Column]
+) -> list[str]:
+    """Return a line for each column that is missing, or has another type or shape."""
+    lines = [f"column {name!r} is missing" for name in expected if name not in found]
+    for name, column in expected.items():
+        if name in found and found[name] != column:
+            lines.append(f"column {name!r} is {found[name]} and should be {column}")
+    return lines
+
+
+def check_columns(path: Any, expected: Mapping[str, Column], found: Mapping[str, Column]) -> None:
+    """Raise an error that names the file, unless it has the columns that it should have."""
+    if differences := list_column_differences(expected, found):
+        raise DamagedDataError(
+            f"{path}: {'; '.join(differences)}; all chunks of a folder must agree, so write this "
+            "one again"
+        )

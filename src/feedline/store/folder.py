@@ -1,0 +1,274 @@
+"""A folder of chunks: `metadata.json` and the files that it names."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import os
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline.errors import DamagedDataError, InvalidValueError, check_integer, check_sequence
+from feedline.store.checksums import digest_parts, files_of
+from feedline.store.chunk import OpenChunk
+from feedline.store.columns import Arrays, Column, check_columns
+from feedline.store.formats import is_grouped, list_group_sizes, open_chunk
+from feedline.store.integrity import check_file
+from feedline.store.manifest import Manifest, read_manifest
+from feedline.store.open_chunks import OpenChunks
+from feedline.store.paths import file_in
+from feedline.store.protocol import check_rows, make_out
+
+__all__ = ["FolderStore"]
+
+_MAX_OPEN_FILES = 128
+_NUM_DIGEST_THREADS = 8
+_MAX_PARTS = 256
+# The kernel reads ahead no more than about this much for one hint.
+_HINT_BYTES = 2**20
+
+
+class FolderStore:
+    """The samples of a folder of chunks, read from mapped files.
+
+    Chunks are `.pt` files as torch.save writes them, `.safetensors`, folders of `.npy` columns, or
+    parquet and Arrow files, whose row groups and record batches are chunks. Nothing in a file is
+    run, and no file outside of the folder is read.
+
+    Args:
+        folder: The folder with `metadata.json`.
+        columns: Which columns to read; by default all.
+        last_steps: Read only the last so many steps of every column that has steps.
+        verify: Compare each file with its checksum when it is first opened. This reads it whole.
+        cache_bytes: How much decoded data of parquet and Arrow files is kept.
+
+    Examples:
+        >>> import tempfile
+        >>> from feedline.store import pack
+        >>> with tempfile.TemporaryDirectory() as parent:
+        ...     _ = pack({"x": np.arange(10)}, f"{parent}/data", chunk_samples=4)
+        ...     store = FolderStore(f"{parent}/data")
+        ...     store.chunk_sizes.tolist(), store.read(1, [3, 0])["x"].tolist()
+        ([4, 4, 2], [7, 4])
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        columns: Iterable[str] | None = None,
+        last_steps: int | None = None,
+        verify: bool = False,
+        cache_bytes: int = 2**28,
+    ) -> None:
+        self.folder = Path(folder)
+        self.manifest: Manifest = read_manifest(self.folder)
+        self._selected = None if columns is None else check_sequence("columns", columns)
+        self._last_steps = (
+            None if last_steps is None else check_integer("last_steps", last_steps, 1)
+        )
+        self._verify = verify
+        self._cache_bytes = check_integer("cache_bytes", cache_bytes, 0)
+        self._verified: set[int] = set()
+        self._open_chunks = self._fresh_chunks()
+
+    def select(self, columns: Iterable[str]) -> FolderStore:
+        """Return the same store with fewer columns."""
+        other = copy.copy(self)
+        other._selected = check_sequence("columns", columns)
+        other.__dict__.pop("columns", None)
+        other._open_chunks = other._fresh_chunks()
+        return other
+
+    def _fresh_chunks(self) -> OpenChunks:
+        return OpenChunks(self._open, _MAX_OPEN_FILES, self._cache_bytes)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_open_chunks": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._open_chunks = self._fresh_chunks()
+
+    @property
+    def num_samples(self) -> int:
+        """The number of samples in all chunks together."""
+        return self.manifest.num_samples
+
+    @property
+    def chunk_sizes(self) -> NDArray[np.int64]:
+        """The number of samples of each chunk."""
+        return self._layout[1]
+
+    @cached_property
+    def columns(self) -> dict[str, Column]:
+        """What every sample has, as recorded, or else as in the first chunk that is not empty."""
+        return self._select(self._stored_columns, self.folder)
+
+    @cached_property
+    def _stored_columns(self) -> dict[str, Column]:
+        if self.manifest.columns is not None:
+            return self.manifest.columns
+        filled = np.flatnonzero(self.chunk_sizes)
+        if not len(filled):
+            raise DamagedDataError(f"{self.folder}: has no samples; pack at least one")
+        return self._open_file(int(filled[0])).columns
+
+    @property
+    def fingerprint(self) -> str:
+        """A short string that changes when the data does; asking reads a little of every file."""
+        return _digest(self.part_digests)
+
+    @cached_property
+    def part_digests(self) -> list[str]:
+        """A digest for each file; where there are very many, for each of so many runs of files."""
+        files = [self.manifest.file(number) for number in range(len(self.manifest))]
+        paths = [file_in(self.folder, file.path, may_be_folder=True) for file in files]
+        with ThreadPoolExecutor(_NUM_DIGEST_THREADS) as threads:
+            contents = list(threads.map(digest_parts, paths))
+        digests = [
+            _digest([json.dumps(file.describe()), content])
+            for file, content in zip(files, contents, strict=True)
+        ]
+        if len(digests) <= _MAX_PARTS:
+            return digests
+        return [_digest(digests[slice(*self._files_in(part))]) for part in range(_MAX_PARTS)]
+
+    def describe_part(self, number: int) -> str:
+        """Return the file, or the first and the last one, of a part."""
+        first, end = number, number + 1
+        if len(self.manifest) > _MAX_PARTS:
+            first, end = self._files_in(number)
+        names = [str(self.folder / self.manifest.file(i).path) for i in (first, end - 1)]
+        return names[0] if end == first + 1 else f"a file from {names[0]} to {names[1]}"
+
+    def _files_in(self, part: int) -> tuple[int, int]:
+        num_files = len(self.manifest)
+        return num_files * part // _MAX_PARTS, num_files * (part + 1) // _MAX_PARTS
+
+    @cached_property
+    def _layout(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Return the file, the size and the group of each chunk."""
+        if not any(is_grouped(entry["path"]) for entry in self.manifest.entries):
+            num_files = len(self.manifest)
+            return np.arange(num_files), self.manifest.samples, np.zeros(num_files, np.int64)
+        files: list[int] = []
+        sizes: list[int] = []
+        groups: list[int] = []
+        for number in range(len(self.manifest)):
+            of_file = self._group_sizes(number)
+            files += [number] * len(of_file)
+            sizes += of_file
+            groups += range(len(of_file))
+        return np.array(files, np.int64), np.array(sizes, np.int64), np.array(groups, np.int64)
+
+    def _group_sizes(self, number: int) -> tuple[int, ...]:
+        file = self.manifest.file(number)
+        if not is_grouped(file.path):
+            return (file.num_samples,)
+        if file.groups is not None:
+            return file.groups
+        path = file_in(self.folder, file.path)
+        sizes = list_group_sizes(path)
+        _check_count(path, sum(sizes), file.num_samples)
+        return sizes
+
+    def read(self, chunk: int, rows: Any, out: Arrays | None = None) -> Arrays:
+        """Return rows of one chunk, column by column; written to `out` where it is given."""
+        chunk = check_integer("chunk", chunk, 0, len(self.chunk_sizes) - 1)
+        source = self._open_chunks.get(chunk)
+        rows = check_rows(rows, int(self.chunk_sizes[chunk]), str(source.path))
+        out = make_out(self.columns, len(rows), out)
+        for name in self.columns:
+            source.rows[name].gather(rows, out[name])
+        return out
+
+    def describe_row(self, chunk: int, row: int) -> str:
+        """Return the file and the row in it."""
+        number, group = int(self._layout[0][chunk]), int(self._layout[2][chunk])
+        file = self.manifest.file(number)
+        where = f", group {group}" if is_grouped(file.path) else ""
+        return f"{self.folder / file.path}{where}, row {row}"
+
+    def check_chunk(self, number: int) -> None:
+        """Open one file of the folder, and raise unless it holds what is recorded of it."""
+        for chunk in np.flatnonzero(self._layout[0] == number).tolist():
+            self._open(chunk)
+
+    def prefetch(self, chunk: int) -> None:
+        """Ask the kernel to read a chunk's files; this does not wait."""
+        if not hasattr(os, "posix_fadvise"):
+            return
+        file = self.manifest.file(int(self._layout[0][chunk]))
+        for path in files_of(file_in(self.folder, file.path, may_be_folder=True)):
+            with open(path, "rb", buffering=0) as opened:
+                descriptor = opened.fileno()
+                for start in range(0, os.fstat(descriptor).st_size, _HINT_BYTES):
+                    os.posix_fadvise(descriptor, start, _HINT_BYTES, os.POSIX_FADV_WILLNEED)
+
+    def close(self) -> None:
+        """Let go of open files; a later read opens them again."""
+        self._open_chunks.clear()
+
+    def _open(self, chunk: int) -> OpenChunk:
+        opened = self._open_file(chunk)
+        expected = {name: self._stored_columns[name] for name in self.columns}
+        check_columns(opened.path, expected, opened.columns)
+        arrays = {name: self._last(opened.arrays[name]) for name in self.columns}
+        return OpenChunk(
+            opened.path, arrays, opened.type_names, opened.num_bytes_held, opened.num_files
+        )
+
+    def _open_file(self, chunk: int) -> OpenChunk:
+        number = int(self._layout[0][chunk])
+        file = self.manifest.file(number)
+        path = file_in(self.folder, file.path, may_be_folder=True)
+        if self._verify and number not in self._verified:
+            check_file(path, file)
+            self._verified.add(number)
+        opened = open_chunk(path, int(self._layout[2][chunk]), self._selected)
+        _check_count(path, opened.num_samples, int(self.chunk_sizes[chunk]))
+        return opened
+
+    def _select(self, stored: dict[str, Column], where: Path) -> dict[str, Column]:
+        names = stored if self._selected is None else self._selected
+        missing = [name for name in names if name not in stored]
+        if missing:
+            raise InvalidValueError(
+                f"columns={missing} must be among those of {where}: {', '.join(stored)}"
+            )
+        return {
+            name: Column(name, stored[name].type_name, self._last_shape(stored[name].shape))
+            for name in names
+        }
+
+    def _last(self, array: NDArray[Any]) -> NDArray[Any]:
+        return (
+            array if self._last_steps is None or array.ndim < 2 else array[:, -self._last_steps :]
+        )
+
+    def _last_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        if self._last_steps is None or not shape:
+            return shape
+        return (min(shape[0], self._last_steps), *shape[1:])
+
+
+def _digest(parts: Iterable[str]) -> str:
+    digest = hashlib.blake2b(digest_size=16, person=b"feedline.store.1")
+    for part in parts:
+        digest.update(part.encode() + b"\0")
+    return digest.hexdigest()
+
+
+def _check_count(path: Path, found: int, recorded: int) -> None:
+    if found != recorded:
+        raise DamagedDataError(
+            f"{path}: has {found} samples, but metadata.json says {recorded}; pack again"
+        )

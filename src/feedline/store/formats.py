@@ -1,0 +1,43 @@
+"""Which reader opens a chunk, by the ending of its name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from feedline.errors import DamagedDataError
+from feedline.store.arrow_chunk import group_sizes, open_group
+from feedline.store.chunk import OpenChunk
+from feedline.store.npy_chunk import open_npy
+from feedline.store.pt_chunk import open_pt
+from feedline.store.safetensors_chunk import open_safetensors
+
+__all__ = ["is_grouped", "list_group_sizes", "open_chunk"]
+
+_GROUPED = (".parquet", ".arrow", ".feather")
+
+
+def is_grouped(path: str) -> bool:
+    """Whether a file holds several chunks: row groups or record batches."""
+    return path.endswith(_GROUPED)
+
+
+def list_group_sizes(path: Path) -> tuple[int, ...]:
+    """Return the number of samples of each chunk in a file that holds several."""
+    return group_sizes(path)
+
+
+def open_chunk(path: Path, group: int = 0, columns: Sequence[str] | None = None) -> OpenChunk:
+    """Open one chunk; `columns` saves the decoding of others, where there is any."""
+    if is_grouped(path.name):
+        return open_group(path, group, columns)
+    if path.suffix in (".pt", ".pth"):
+        return open_pt(path)
+    if path.suffix == ".safetensors":
+        return open_safetensors(path)
+    if path.suffix == ".npy" or path.is_dir():
+        return open_npy(path)
+    raise DamagedDataError(
+        f"{path}: its kind is unknown; chunks are .pt, .safetensors, .parquet, .arrow, .feather or "
+        ".npy files, or folders of .npy files"
+    )

@@ -1,0 +1,91 @@
+"""Copying chosen rows out of an array, whatever its strides and alignment."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["RowSource", "gather", "scatter"]
+
+# What is copied twice should still be in a core's own cache the second time.
+_BYTES_AT_ONCE = 2**18
+
+
+class RowSource:
+    """An array whose rows are copied out many times; what that needs is prepared once.
+
+    Examples:
+        >>> out = np.empty((2, 3), dtype=np.int64)
+        >>> RowSource(np.arange(12).reshape(4, 3)).gather(np.array([3, 0]), out)
+        >>> out.tolist()
+        [[9, 10, 11], [0, 1, 2]]
+    """
+
+    def __init__(self, array: NDArray[Any]) -> None:
+        self._array = array
+        self._items = _rows_as_items(array)
+
+    def gather(self, rows: NDArray[np.int64], out: NDArray[Any]) -> None:
+        """Write the rows to `out`, which is C-contiguous; they are known to be in range."""
+        items = self._items
+        if not out.size:
+            return
+        if items is None:
+            np.copyto(out, self._array[rows])
+        elif items.flags.c_contiguous:
+            # Any other mode copies the result once more.
+            items.take(rows, out=_items_of(out, items.dtype), mode="clip")
+        else:
+            # numpy's take would first copy the whole source.
+            into = _items_of(out, items.dtype)
+            step = max(1, _BYTES_AT_ONCE // items.dtype.itemsize)
+            for first in range(0, len(rows), step):
+                into[first : first + step] = items[rows[first : first + step]]
+
+
+def gather(source: NDArray[Any], rows: NDArray[np.int64], out: NDArray[Any]) -> None:
+    """Write `source[rows]` to `out`, which is C-contiguous; rows are known to be in range."""
+    RowSource(source).gather(rows, out)
+
+
+def scatter(source: NDArray[Any], out: NDArray[Any], places: NDArray[np.int64]) -> None:
+    """Write row i of `source` to row `places[i]` of `out`; both are C-contiguous.
+
+    Examples:
+        >>> out = np.zeros(4, dtype=np.int64)
+        >>> scatter(np.array([7, 8]), out, np.array([2, 0]))
+        >>> out.tolist()
+        [8, 0, 7, 0]
+    """
+    if source.size:
+        item = np.dtype((np.void, source[:1].nbytes))
+        _items_of(out, item)[places] = _items_of(source, item)
+
+
+class _Interface:
+    """Lets numpy see memory under another type; holds on to its owner."""
+
+    def __init__(self, owner: NDArray[Any], row_bytes: int) -> None:
+        self._owner = owner
+        self.__array_interface__ = {
+            "version": 3,
+            "data": (owner.__array_interface__["data"][0], True),
+            "shape": (len(owner),),
+            "strides": (owner.strides[0],),
+            "typestr": f"|V{row_bytes}",
+        }
+
+
+def _rows_as_items(array: NDArray[Any]) -> NDArray[Any] | None:
+    """Return a view with one opaque item per row, or None where the bytes of a row are apart."""
+    row_bytes = array.dtype.itemsize * math.prod(array.shape[1:])
+    if not row_bytes or (len(array) and not array[0].flags.c_contiguous):
+        return None
+    return np.asarray(_Interface(array, row_bytes))
+
+
+def _items_of(array: NDArray[Any], item: np.dtype[Any]) -> NDArray[Any]:
+    return array.reshape(-1).view(item)

@@ -1,0 +1,208 @@
+"""`metadata.json`: which chunks a folder has, and how many samples are in each."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline.errors import (
+    DamagedDataError,
+    FeedlineError,
+    InvalidValueError,
+    MissingDataError,
+    check_integer,
+)
+from feedline.store.columns import Column
+from feedline.store.paths import check_relative
+
+__all__ = ["FORMAT", "MANIFEST_NAME", "ChunkFile", "Manifest", "read_manifest", "write_manifest"]
+
+MANIFEST_NAME = "metadata.json"
+FORMAT = "feedline.folder"
+VERSION = 1
+_MAX_BYTES = 2**30
+_MAX_SAMPLES = 2**62
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChunkFile:
+    """One entry of `batch_files`.
+
+    `path` is relative to the folder. `groups` are the sizes of the row groups or record batches of
+    a file that holds several chunks. What is None was not recorded.
+    """
+
+    path: str
+    num_samples: int
+    num_bytes: int | None = None
+    checksum: str | None = None
+    groups: tuple[int, ...] | None = None
+
+    def describe(self) -> dict[str, Any]:
+        """Return the entry as JSON values."""
+        entry: dict[str, Any] = {"path": self.path, "samples": self.num_samples}
+        if self.num_bytes is not None:
+            entry["bytes"] = self.num_bytes
+        if self.checksum is not None:
+            entry["checksum"] = self.checksum
+        if self.groups is not None:
+            entry["groups"] = list(self.groups)
+        return entry
+
+
+@dataclass(frozen=True, eq=False)
+class Manifest:
+    """What `metadata.json` says; asking for an entry makes it, so that a million cost little."""
+
+    folder: Path
+    entries: list[dict[str, Any]] = field(repr=False)
+    samples: NDArray[np.int64] = field(repr=False)
+    columns: dict[str, Column] | None = None
+
+    @property
+    def num_samples(self) -> int:
+        """The number of samples of the whole folder."""
+        return int(self.samples.sum())
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def file(self, number: int) -> ChunkFile:
+        """Return one entry of `batch_files`, checked."""
+        entry = self.entries[number]
+        where = self.folder / MANIFEST_NAME
+        try:
+            num_bytes, checksum, groups = (entry.get(k) for k in ("bytes", "checksum", "groups"))
+            if checksum is not None and not isinstance(checksum, str):
+                raise InvalidValueError(f"checksum={checksum!r:.80} must be a string")
+            if groups is not None and not isinstance(groups, list):
+                raise InvalidValueError(f"groups={groups!r:.80} must be a list")
+            file = ChunkFile(
+                path=check_relative(where, entry["path"]),
+                num_samples=int(self.samples[number]),
+                num_bytes=None if num_bytes is None else check_integer("bytes", num_bytes, 0),
+                checksum=checksum,
+                groups=None
+                if groups is None
+                else tuple(check_integer("groups", size, 0, _MAX_SAMPLES) for size in groups),
+            )
+            if file.groups is not None and sum(file.groups) != file.num_samples:
+                raise InvalidValueError(
+                    f"groups have {sum(file.groups)} samples but must have {file.num_samples}"
+                )
+        except InvalidValueError as error:
+            raise DamagedDataError(f"{where}: batch_files[{number}]: {error}") from None
+        return file
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Read and check `metadata.json`.
+
+    Only the two documented keys are needed: `total_samples`, and `batch_files` with a `path` and
+    the number of `samples` of each chunk.
+    """
+    path = folder / MANIFEST_NAME
+    data = _load(path)
+    if data.get("format", FORMAT) != FORMAT or data.get("version", VERSION) != VERSION:
+        raise DamagedDataError(
+            f"{path}: format {data.get('format')!r:.80} version {data.get('version')!r:.80} is "
+            f"unknown; this release reads {FORMAT!r} version {VERSION}"
+        )
+    entries = data.get("batch_files")
+    if not isinstance(entries, list) or not all(isinstance(e, dict) for e in entries):
+        raise DamagedDataError(f"{path}: 'batch_files' must be a list of objects")
+    samples = _samples_of(path, entries)
+    total = data.get("total_samples")
+    if type(total) is not int or total != int(samples.sum()):
+        raise DamagedDataError(
+            f"{path}: total_samples={total!r:.80} must be the sum of the samples in batch_files, "
+            f"{int(samples.sum())}"
+        )
+    for entry in entries:
+        check_relative(path, entry.get("path"))
+    return Manifest(folder, entries, samples, _columns_of(path, data.get("columns")))
+
+
+def write_manifest(folder: Path, files: Iterable[ChunkFile], columns: Iterable[Column]) -> None:
+    """Write `metadata.json`, at once or not at all."""
+    entries = [file.describe() for file in files]
+    data = {
+        "format": FORMAT,
+        "version": VERSION,
+        "total_samples": sum(entry["samples"] for entry in entries),
+        "columns": [column.describe() for column in columns],
+        "batch_files": entries,
+    }
+    path = folder / MANIFEST_NAME
+    written = path.with_name(MANIFEST_NAME + ".new")
+    with open(written, "w", encoding="utf-8") as file:
+        json.dump(data, file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(written, path)
+
+
+def _load(path: Path) -> dict[str, Any]:
+    try:
+        size = path.stat().st_size
+        if size > _MAX_BYTES:
+            raise DamagedDataError(
+                f"{path}: has {size} bytes but must have at most {_MAX_BYTES}; use larger chunks"
+            )
+        data = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise MissingDataError(
+            f"{path}: there is no such file, so {path.parent} is not a folder of chunks; give the "
+            "folder that packing wrote"
+        ) from None
+    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        raise DamagedDataError(f"{path}: is not JSON ({error}); pack again") from None
+    except FeedlineError:
+        raise
+    except (OSError, ValueError) as error:
+        raise DamagedDataError(f"{path}: cannot be read ({error})") from None
+    if not isinstance(data, dict):
+        raise DamagedDataError(f"{path}: must hold an object, not {type(data).__name__}")
+    return data
+
+
+def _samples_of(path: Path, entries: list[dict[str, Any]]) -> NDArray[np.int64]:
+    counts = [entry.get("samples") for entry in entries]
+    if not all(type(count) is int and 0 <= count < _MAX_SAMPLES for count in counts):
+        number = next(
+            i for i, c in enumerate(counts) if type(c) is not int or not 0 <= c < _MAX_SAMPLES
+        )
+        raise DamagedDataError(
+            f"{path}: batch_files[{number}]: samples={counts[number]!r:.80} must be an integer of "
+            "at least 0"
+        )
+    samples = np.array(counts, dtype=np.int64)
+    if samples.sum(dtype=np.float64) >= _MAX_SAMPLES:
+        raise DamagedDataError(f"{path}: batch_files have more than {_MAX_SAMPLES} samples")
+    return samples
+
+
+def _columns_of(path: Path, listed: Any) -> dict[str, Column] | None:
+    if listed is None:
+        return None
+    try:
+        columns = [
+            Column(
+                str(entry["name"]),
+                entry["dtype"],
+                tuple(check_integer("shape", size, 0, _MAX_SAMPLES) for size in entry["shape"]),
+            )
+            for entry in listed
+        ]
+    except (TypeError, KeyError, InvalidValueError) as error:
+        raise DamagedDataError(
+            f"{path}: 'columns' must be a list of objects with name, dtype and shape ({error!r})"
+        ) from None
+    return {column.name: column for column in columns}

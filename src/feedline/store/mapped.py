@@ -1,0 +1,139 @@
+"""Mapped files: bytes that are read when touched, and arrays over parts of them.
+
+Every number that says where an array lies comes from a file, so it is a claim: it is checked with
+Python's integers, which cannot overflow, before numpy sees it.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline.errors import DamagedDataError, MissingDataError, StoreError, UnsafeDataError
+
+__all__ = ["map_file", "view"]
+
+_MAX_AXES = 32
+_MAX_NUMBER = 2**62
+
+
+def map_file(path: Path) -> NDArray[np.uint8]:
+    """Return all bytes of a regular file, mapped and read-only."""
+    try:
+        with open(path, "rb", buffering=0, opener=_open_without_waiting) as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise UnsafeDataError(f"{path}: must be a regular file")
+            if status.st_size == 0:
+                return _empty((0,), np.dtype(np.uint8))
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except FileNotFoundError:
+        raise MissingDataError(f"{path}: there is no such file; restore it or pack again") from None
+    except IsADirectoryError:
+        raise UnsafeDataError(f"{path}: must be a regular file") from None
+    except StoreError:
+        raise
+    except (OSError, ValueError) as error:
+        raise StoreError(f"{path}: cannot be mapped ({error}); check that it is readable") from None
+    return np.frombuffer(mapped, np.uint8)
+
+
+def view(
+    bytes_: NDArray[np.uint8],
+    *,
+    path: Path,
+    what: str,
+    dtype: np.dtype[Any],
+    shape: Sequence[int],
+    offset: int,
+    strides: Sequence[int] | None = None,
+) -> NDArray[Any]:
+    """Return an array over a part of a mapped file, or raise if any of it lies outside.
+
+    `what` names the array in errors. `offset` and `strides` are in bytes and need not be aligned;
+    without strides the array is in C order. Strides of 0 repeat values, but one entry of the first
+    axis must still fit into the file: otherwise a small file could ask for any amount of memory.
+    """
+    if dtype.hasobject:
+        raise UnsafeDataError(f"{path}: {what!r} has dtype {dtype} and must have numbers only")
+    shape = _check_numbers(path, what, "shape", shape)
+    (offset,) = _check_numbers(path, what, "offset", (offset,))
+    if strides is None:
+        strides = _c_strides(shape, dtype)
+    else:
+        strides = _check_numbers(path, what, "strides", strides)
+    if len(strides) != len(shape):
+        raise DamagedDataError(
+            f"{path}: {what!r} has {len(shape)} axes but {len(strides)} strides, and must have as "
+            "many of both; it is damaged, write this chunk again"
+        )
+    is_empty = 0 in shape
+    needed = 0
+    if not is_empty:
+        steps = zip(shape, strides, strict=True)
+        needed = dtype.itemsize + sum((size - 1) * stride for size, stride in steps)
+    if offset + needed > bytes_.size:
+        raise DamagedDataError(
+            f"{path}: {what!r} needs bytes [{offset}, {offset + needed}) but the file has "
+            f"{bytes_.size}; it is cut short or damaged, write this chunk again"
+        )
+    row_bytes = dtype.itemsize * math.prod(shape[1:])
+    if not is_empty and row_bytes > bytes_.size:
+        raise DamagedDataError(
+            f"{path}: each sample of {what!r} has {row_bytes} bytes but the file has "
+            f"{bytes_.size}; write this chunk again with values that are not repeated by strides"
+        )
+    try:
+        if is_empty:
+            return _empty(shape, dtype)
+        return np.ndarray(shape, dtype, buffer=bytes_.data, offset=offset, strides=strides)
+    except (ValueError, OverflowError) as error:
+        # For example a size of 0 next to sizes whose product numpy cannot count.
+        raise DamagedDataError(
+            f"{path}: {what!r} has shape {shape!s:.200}, which numpy cannot hold ({error}); write "
+            "this chunk again"
+        ) from None
+
+
+def _open_without_waiting(path: str, flags: int) -> int:
+    # Opening a pipe would wait for its writer, for ever if there is none.
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+
+
+def _empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    array: NDArray[Any] = np.empty(shape, dtype)
+    array.flags.writeable = False
+    return array
+
+
+def _c_strides(shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[int, ...]:
+    strides = [dtype.itemsize] * len(shape)
+    for axis in range(len(shape) - 1, 0, -1):
+        strides[axis - 1] = strides[axis] * shape[axis]
+    return tuple(strides)
+
+
+def _check_numbers(path: Path, what: str, name: str, numbers: Sequence[Any]) -> tuple[int, ...]:
+    if len(numbers) > _MAX_AXES:
+        raise DamagedDataError(
+            f"{path}: {what!r} has {name} with {len(numbers)} axes and must have at most "
+            f"{_MAX_AXES}; write this chunk again"
+        )
+    for number in numbers:
+        if type(number) is not int or not 0 <= number <= _MAX_NUMBER:
+            # Python refuses to write very long integers in decimal.
+            is_long = type(number) is int and number.bit_length() > 200
+            shown = hex(number)[:40] + "…" if is_long else f"{number!r:.80}"
+            raise DamagedDataError(
+                f"{path}: {what!r} has {name} with {shown}, which must be an integer in "
+                "[0, 2**62]; it is damaged, write this chunk again"
+            )
+    return tuple(numbers)

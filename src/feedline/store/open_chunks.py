@@ -1,0 +1,70 @@
+"""The chunks that are open: the latest ones stay so, within bounds on files and on memory."""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from collections.abc import Callable
+from threading import Lock
+
+from feedline.store.chunk import OpenChunk
+
+__all__ = ["OpenChunks"]
+
+
+class OpenChunks:
+    """A cache of open chunks that threads share.
+
+    The least recently used ones are let go when there are more than `max_files` files or
+    `max_bytes` of decoded data, but for the latest. A chunk that is in use stays alive until its
+    reader is done with it.
+    """
+
+    def __init__(self, open_chunk: Callable[[int], OpenChunk], max_files: int, max_bytes: int):
+        self._open = open_chunk
+        self._max_files = max_files
+        self._max_bytes = max_bytes
+        self._reset()
+
+    def _reset(self) -> None:
+        self._process = os.getpid()
+        self._lock = Lock()
+        self._opening: dict[int, Lock] = {}
+        self._chunks: OrderedDict[int, OpenChunk] = OrderedDict()
+        self._num_files = self._num_bytes = 0
+
+    def get(self, number: int) -> OpenChunk:
+        """Return a chunk, opened if it is not; two threads never open the same one twice."""
+        if self._process != os.getpid():
+            # A fork copies locks as they are, also those that another thread was holding.
+            self._reset()
+        with self._lock:
+            found = self._chunks.get(number)
+            if found is not None:
+                self._chunks.move_to_end(number)
+                return found
+            turn = self._opening.setdefault(number, Lock())
+        with turn:
+            with self._lock:
+                found = self._chunks.get(number)
+            if found is None:
+                found = self._open(number)
+                self._keep(number, found)
+        return found
+
+    def clear(self) -> None:
+        """Let go of all chunks."""
+        self._reset()
+
+    def _keep(self, number: int, chunk: OpenChunk) -> None:
+        with self._lock:
+            self._opening.pop(number, None)
+            self._chunks[number] = chunk
+            self._num_files += chunk.num_files
+            self._num_bytes += chunk.num_bytes_held
+            while len(self._chunks) > 1 and (
+                self._num_files > self._max_files or self._num_bytes > self._max_bytes
+            ):
+                _, oldest = self._chunks.popitem(last=False)
+                self._num_files -= oldest.num_files
+                self._num_bytes -= oldest.num_bytes_held

@@ -1,0 +1,47 @@
+"""Paths from data files are untrusted: they must stay inside their folder."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path, PurePosixPath
+
+from feedline.errors import MissingDataError, UnsafeDataError
+
+__all__ = ["check_relative", "file_in"]
+
+
+def check_relative(owner: Path, relative: object) -> str:
+    """Return a path that a file names, if it could lie in its folder; `owner` is that file."""
+    if (
+        not isinstance(relative, str)
+        or not relative
+        or "\0" in relative
+        or "\\" in relative
+        or relative.startswith("/")
+        or (".." in relative and ".." in PurePosixPath(relative).parts)
+        or (":" in relative and os.path.splitdrive(relative)[0])
+    ):
+        raise UnsafeDataError(
+            f"{owner}: path={relative!r:.200} must be a relative path inside the folder, with "
+            "forward slashes and without '..'"
+        )
+    return relative
+
+
+def file_in(folder: Path, relative: str, *, may_be_folder: bool = False) -> Path:
+    """Return the path of a regular file in `folder`, or raise; links must not lead out of it."""
+    path = folder / check_relative(folder, relative)
+    inside = os.path.realpath(folder)
+    real = os.path.realpath(path)
+    if os.path.commonpath([inside, real]) != inside:
+        raise UnsafeDataError(
+            f"{path}: leads out of its folder, to {real}; copy the file into the folder"
+        )
+    try:
+        mode = os.stat(real).st_mode
+    except FileNotFoundError:
+        raise MissingDataError(f"{path}: there is no such file; restore it or pack again") from None
+    if not (stat.S_ISREG(mode) or (may_be_folder and stat.S_ISDIR(mode))):
+        raise UnsafeDataError(f"{path}: must be a regular file")
+    return path
