@@ -10,6 +10,7 @@ from feedline.plan.batches import Batch, Block, Place
 from feedline.plan.buckets import Bucket, BucketPlan
 from feedline.plan.chunking import Chunking, EqualChunks, UnequalChunks
 from feedline.plan.cursor import Cursor, PastSegment
+from feedline.plan.file_shares import FILE_STRATEGIES, FileSharesPlan
 from feedline.plan.mixture import Mixture, Phase
 from feedline.plan.orders import Concatenated, EpochOrder, Order, Sequential, Shuffled, Subset
 from feedline.plan.permutation import Permutation
@@ -21,6 +22,7 @@ from feedline.plan.tails import Share
 from feedline.plan.windows import WindowOrder, WindowPlan
 
 __all__ = [
+    "FILE_STRATEGIES",
     "Batch",
     "BatchRule",
     "Block",
@@ -34,6 +36,7 @@ __all__ = [
     "Deal",
     "EpochOrder",
     "EqualChunks",
+    "FileSharesPlan",
     "FixedBatch",
     "Mixture",
     "Order",

@@ -52,6 +52,18 @@ class Block:
     def __len__(self) -> int:
         return len(self.bounds) - 1
 
+    def part(self, start: int, stop: int) -> Block:
+        """Return batches `[start, stop)`, by their own numbers, as a block."""
+        low, high = start - self.first, stop - self.first
+        first, end = int(self.bounds[low]), int(self.bounds[high])
+        return Block(
+            first=start,
+            indices=self.indices[first:end],
+            bounds=self.bounds[low : high + 1] - first,
+            is_real=None if self.is_real is None else self.is_real[first:end],
+            buckets=None if self.buckets is None else self.buckets[low:high],
+        )
+
     def __iter__(self) -> Iterator[Batch]:
         numbers = range(self.first, self.first + len(self))
         buckets = repeat(None) if self.buckets is None else self.buckets.tolist()

@@ -82,6 +82,8 @@ class WindowDeal:
             self._num_windows = rest.order.num_windows - self._first_window
         num_pieces = len(rest.lengths) + self._num_windows
         self._num_rounds = -(-num_pieces // share.world_size)
+        # The round that was asked for last, and its entries: the next question is near by.
+        self._last_round = (0, 0, 0)
         self.num_batches = share.num_batches
         self.num_dropped = share.num_dropped
         self.num_padded = share.num_padded
@@ -149,12 +151,17 @@ class WindowDeal:
 
     def _round_of(self, entry: int) -> int:
         """Return the round in which every rank has its `entry`."""
+        number, first, end = self._last_round
+        if first <= entry < end:
+            return number
         world_size = self._share.world_size
 
         def first_entry(number: int) -> int:
             return int(self._round_edges(np.array([number]))[0]) // world_size
 
-        return bisect_right(range(self._num_rounds), entry, key=first_entry) - 1
+        found = bisect_right(range(self._num_rounds), entry, key=first_entry) - 1
+        self._last_round = (found, first_entry(found), first_entry(found + 1))
+        return found
 
     def _round_edges(self, numbers: Indices) -> Indices:
         """Return where each round begins, a multiple of `world_size`."""

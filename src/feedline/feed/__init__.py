@@ -1,0 +1,20 @@
+"""The corridor between a plan and a store: batches as arrays, read ahead, in the plan's order."""
+
+from feedline.feed.blocks import BlocksAhead
+from feedline.feed.data_plan import DataPlan
+from feedline.feed.feed import FedBatch, Feed, FeedPass
+from feedline.feed.gathering import chunking_of, gather_samples
+from feedline.feed.reading import Reading, Slab, read_slabs
+
+__all__ = [
+    "BlocksAhead",
+    "DataPlan",
+    "FedBatch",
+    "Feed",
+    "FeedPass",
+    "Reading",
+    "Slab",
+    "chunking_of",
+    "gather_samples",
+    "read_slabs",
+]

@@ -1,0 +1,89 @@
+"""A plan together with the data that it was made for, so that a cursor fits only that data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+from feedline.errors import InvalidValueError, PlanMismatchError
+from feedline.plan import Cursor, Plan, Remaining, Segment
+from feedline.store import PartedStore, Store
+
+__all__ = ["DataPlan"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataPlan(Plan):
+    """What `plan` says, for the samples of `store` alone.
+
+    The fingerprint of the store is part of the description, so a cursor that was saved for other
+    data is refused. It is looked up when a cursor is made or loaded, not before.
+    """
+
+    plan: Plan
+    store: Store
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.plan, Plan):
+            raise InvalidValueError(f"plan={self.plan!r:.80} must be a Plan, such as WindowPlan")
+        # Not isinstance: asking for a protocol looks at properties, and these open files.
+        if not callable(getattr(type(self.store), "read", None)):
+            raise InvalidValueError(f"store={self.store!r:.80} must be a Store")
+        if self.plan.num_indices > self.store.num_samples:
+            raise InvalidValueError(
+                f"plan.num_indices={self.plan.num_indices} must be at most the store's number of "
+                f"samples, {self.store.num_samples}; make the plan for this store"
+            )
+
+    @property
+    def num_indices(self) -> int:
+        return self.plan.num_indices
+
+    def begin(self, epoch: int) -> Remaining:
+        return self.plan.begin(epoch)
+
+    def describe(self) -> dict[str, Any]:
+        return {"kind": "data", "data": self._describe_data(), "plan": self.plan.describe()}
+
+    @property
+    def changes(self) -> tuple[Mapping[str, Any], ...]:
+        return self.plan.changes
+
+    def with_changes(self, changes: tuple[Mapping[str, Any], ...]) -> Plan:
+        return replace(self, plan=self.plan.with_changes(changes))
+
+    def resume(self, cursor: Cursor, *, world_size: int, batch_size: int) -> Segment:
+        saved = cursor.fields.get("data") if isinstance(cursor, Cursor) else None
+        if isinstance(saved, Mapping):
+            current = self._describe_data()
+            if saved != current:
+                raise PlanMismatchError(
+                    f"{self._changed(saved)} changed since the cursor was saved; restore it, or "
+                    "start a new run without the cursor",
+                    {"data": (saved, current)},
+                )
+        return super().resume(cursor, world_size=world_size, batch_size=batch_size)
+
+    def _describe_data(self) -> dict[str, Any]:
+        described: dict[str, Any] = {"fingerprint": self.store.fingerprint}
+        if self._parted is not None:
+            described["parts"] = list(self._parted.part_digests)
+        return described
+
+    @property
+    def _parted(self) -> PartedStore | None:
+        has_parts = hasattr(type(self.store), "part_digests")
+        return cast(PartedStore, self.store) if has_parts else None
+
+    def _changed(self, saved: Mapping[str, Any]) -> str:
+        before = saved.get("parts")
+        if self._parted is None or not isinstance(before, list):
+            return "the data has"
+        now = self._parted.part_digests
+        if len(before) != len(now):
+            return "the number of files has"
+        changed = [number for number, digest in enumerate(now) if digest != before[number]]
+        listed = ", ".join(self._parted.describe_part(number) for number in changed[:8])
+        more = f" and {len(changed) - 8} more" if len(changed) > 8 else ""
+        return f"{listed or 'the data'}{more} has"

@@ -1,0 +1,205 @@
+"""A feed: a plan and a store, joined to batches that never lose their place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline.errors import CursorFormatError, check_integer
+from feedline.feed.data_plan import DataPlan
+from feedline.feed.gathering import chunking_of
+from feedline.feed.reading import DEFAULT_BUDGET, Reading, Slab, Slabs, read_slabs
+from feedline.plan import Cursor, Plan, Segment
+from feedline.store import Store
+from feedline.store.columns import Arrays
+
+__all__ = ["FedBatch", "Feed", "FeedPass"]
+
+
+class FedBatch(NamedTuple):
+    """What one rank gets for one forward pass, as arrays.
+
+    `indices` are the samples' numbers in the store. `is_real` is False where a sample is padding.
+    """
+
+    arrays: Arrays
+    indices: NDArray[np.int64]
+    is_real: NDArray[np.bool_]
+    number: int
+    bucket: int | None = None
+
+
+class Feed:
+    """The batches of one rank, read from a store in the order of a plan.
+
+    The state counts the batches that were handed out, however far threads have read ahead, and
+    loads on any number of ranks and with any batch size. When a pass has ended, the next one is the
+    next epoch; a pass that was broken off is begun again.
+
+    The arrays of a batch may share memory with those of batches near it. Copy what is kept for
+    long: a batch that is held keeps its neighbours' memory.
+
+    Args:
+        store: Where the samples are.
+        plan: Which sample comes when; a `WindowPlan` reads few chunks at a time.
+        batch_size: The number of samples of a batch.
+        world_size: The number of ranks.
+        rank: The rank that these batches are for.
+        num_threads: How many threads read ahead; 0 reads in the consumer's own thread.
+        memory_budget: How many bytes the batches that are read ahead or in use may take.
+
+    Examples:
+        >>> import tempfile
+        >>> from feedline.plan import SamplePlan, Shuffled
+        >>> from feedline.store import FolderStore, pack
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> _ = pack({"x": np.arange(100)}, f"{folder.name}/data")
+        >>> store = FolderStore(f"{folder.name}/data")
+        >>> plan = SamplePlan(order=Shuffled(num_samples=store.num_samples))
+        >>> with Feed(store, plan, batch_size=10) as feed:
+        ...     seen = [int(x) for batch in feed for x in batch.arrays["x"]]
+        >>> sorted(seen) == list(range(100))
+        True
+        >>> folder.cleanup()
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        plan: Plan,
+        *,
+        batch_size: int,
+        world_size: int = 1,
+        rank: int = 0,
+        num_threads: int = 2,
+        memory_budget: int = DEFAULT_BUDGET,
+    ) -> None:
+        self.store = store
+        self.plan = DataPlan(plan=plan, store=store)
+        self.batch_size = check_integer("batch_size", batch_size, 1)
+        self.world_size = check_integer("world_size", world_size, 1)
+        self.rank = check_integer("rank", rank, 0, self.world_size - 1)
+        self._reading = Reading(num_threads=num_threads, memory_budget=memory_budget)
+        self._chunking = chunking_of(store)
+        self._epoch = 0
+        self._loaded: Cursor | None = None
+        self._delivered: _Delivered | None = None
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that this feed is in; it stays there until the next pass begins."""
+        return self._epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Go to the beginning of `epoch`; the epoch that the feed is in is not restarted."""
+        epoch = check_integer("epoch", epoch, 0)
+        if epoch != self._epoch:
+            self._epoch = epoch
+            self._loaded = self._delivered = None
+
+    def __len__(self) -> int:
+        """The number of batches of the whole epoch, on every rank alike."""
+        segment = self._current_segment()
+        return sum(past.num_batches for past in segment.history) + segment.num_batches
+
+    def __iter__(self) -> FeedPass:
+        delivered = self._delivered
+        if delivered is not None and delivered.has_ended:
+            self.set_epoch(self._epoch + 1)
+        segment = self._segment()
+        if self._loaded is not None and segment.num_done == segment.num_batches:
+            self.set_epoch(self._epoch + 1)
+            segment = self._segment()
+        self._loaded = None
+        self._delivered = _Delivered(segment)
+        slabs = read_slabs(
+            self.store, self._chunking, segment, self.rank, segment.num_done, self._reading
+        )
+        return FeedPass(slabs, self._delivered)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the consumer is; save it on any rank, load it on any number of them."""
+        if self._loaded is not None:
+            cursor = self._loaded
+        elif self._delivered is not None:
+            cursor = self._delivered.segment.cursor(self._delivered.num_batches)
+        else:
+            cursor = Cursor(fields=self.plan.fields, epoch=self._epoch, changes=self.plan.changes)
+        return {"epoch": cursor.epoch, "cursor": cursor.to_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where a state was saved. An error leaves the feed as it was."""
+        if not isinstance(state, Mapping) or "cursor" not in state:
+            raise CursorFormatError(
+                f"state={state!r:.80} must be a mapping with the key 'cursor'; pass what "
+                "state_dict() returned"
+            )
+        cursor = Cursor.from_dict(state["cursor"])
+        self.plan.resume(cursor, world_size=self.world_size, batch_size=self.batch_size)
+        self._epoch = cursor.epoch
+        self._loaded = cursor
+        self._delivered = None
+
+    def close(self) -> None:
+        """Let go of the store's open files."""
+        self.store.close()
+
+    def __enter__(self) -> Feed:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _segment(self) -> Segment:
+        sizes = {"world_size": self.world_size, "batch_size": self.batch_size}
+        if self._loaded is not None:
+            return self.plan.resume(self._loaded, **sizes)
+        return self.plan.segment(epoch=self._epoch, **sizes)
+
+    def _current_segment(self) -> Segment:
+        return self._segment() if self._delivered is None else self._delivered.segment
+
+
+class _Delivered:
+    """How far a pass has come. The feed holds this and not the pass: dropping that must end it."""
+
+    def __init__(self, segment: Segment) -> None:
+        self.segment = segment
+        self.num_batches = segment.num_done
+
+    @property
+    def has_ended(self) -> bool:
+        return self.num_batches == self.segment.num_batches
+
+
+class FeedPass(Iterator[FedBatch]):
+    """One walk through the batches. Dropping it, or `close`, ends its threads."""
+
+    def __init__(self, slabs: Slabs, delivered: _Delivered) -> None:
+        self._slabs = slabs
+        self._delivered = delivered
+        self._batches: Iterator[FedBatch] = iter(())
+
+    def __next__(self) -> FedBatch:
+        batch = next(self._batches, None)
+        if batch is None:
+            self._batches = _batches_of(next(self._slabs))
+            batch = next(self._batches)
+        self._delivered.num_batches = batch.number + 1
+        return batch
+
+    def close(self) -> None:
+        """End the threads that read ahead."""
+        self._batches = iter(())
+        self._slabs.close()
+
+
+def _batches_of(slab: Slab) -> Iterator[FedBatch]:
+    edges = pairwise(slab.block.bounds.tolist())
+    for batch, (first, end) in zip(slab.block, edges, strict=True):
+        arrays = {name: array[first:end] for name, array in slab.arrays.items()}
+        yield FedBatch(arrays, batch.indices, batch.is_real, batch.number, batch.bucket)

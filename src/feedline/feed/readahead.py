@@ -1,0 +1,98 @@
+"""Reading ahead: several threads, results in the order of the jobs, a bounded number of them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Generic, TypeVar
+
+__all__ = ["ReadAhead"]
+
+Job = TypeVar("Job")
+Result = TypeVar("Result")
+
+
+class ReadAhead(Generic[Job, Result]):
+    """Results of `work` for each job, in order; up to `num_ahead` are worked on or waiting.
+
+    The first job is done at once, by the caller: nothing else should keep it waiting.
+
+    A job that fails is cut into parts by `split`, and these are worked on when they are asked for:
+    so an error comes up at the part that it belongs to, after all before it.
+    """
+
+    def __init__(
+        self,
+        jobs: Iterator[Job],
+        work: Callable[[Job], Result],
+        split: Callable[[Job], list[Job]],
+        *,
+        num_threads: int,
+        num_ahead: int,
+    ) -> None:
+        self._jobs = jobs
+        self._work = work
+        self._split = split
+        self._num_ahead = num_ahead if num_threads else 0
+        self._waiting: deque[tuple[Job, Future[Result] | None]] = deque()
+        self._threads: ThreadPoolExecutor | None = None
+        self._num_threads = num_threads
+        self._failed: BaseException | None = None
+        self._has_begun = False
+
+    def __iter__(self) -> Iterator[Result]:
+        return self
+
+    def __next__(self) -> Result:
+        if self._failed is not None:
+            raise self._failed
+        self._submit()
+        self._has_begun = True
+        if not self._waiting:
+            self.close()
+            raise StopIteration
+        job, future = self._waiting.popleft()
+        try:
+            result = self._work(job) if future is None else future.result()
+        except Exception as error:
+            parts = self._split(job)
+            if len(parts) < 2:
+                self.close()
+                self._failed = error
+                raise
+            self._waiting.extendleft((part, None) for part in reversed(parts))
+            return next(self)
+        if self._num_ahead:
+            self._submit()
+        return result
+
+    def close(self) -> None:
+        """End the threads; jobs that have begun are left to finish, but not waited for."""
+        self._jobs = iter(())
+        for _, future in self._waiting:
+            if future is not None:
+                future.cancel()
+        self._waiting.clear()
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+            self._threads = None
+
+    def __del__(self) -> None:
+        if getattr(self, "_threads", None) is not None:
+            self.close()
+
+    def _submit(self) -> None:
+        num_wanted = max(self._num_ahead, 1) if self._has_begun else 1
+        while len(self._waiting) < num_wanted:
+            job = next(self._jobs, None)
+            if job is None:
+                return
+            self._waiting.append((job, self._start(job)))
+
+    def _start(self, job: Job) -> Future[Result] | None:
+        if not self._num_ahead or not self._has_begun:
+            return None
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(self._num_threads, "feedline-reader")
+        return self._threads.submit(self._work, job)

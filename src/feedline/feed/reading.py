@@ -1,0 +1,122 @@
+"""One pass over a store: slabs of consecutive batches, read ahead by threads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from feedline.errors import InvalidValueError, check_integer
+from feedline.feed.blocks import BlocksAhead
+from feedline.feed.gathering import gather_samples
+from feedline.feed.prefetch import Prefetch
+from feedline.feed.readahead import ReadAhead
+from feedline.feed.slabs import SlabPool, arrays_in, bytes_for
+from feedline.plan import Block, Chunking, Segment
+from feedline.store import Store
+from feedline.store.columns import Arrays
+
+__all__ = ["DEFAULT_BUDGET", "Reading", "Slab", "Slabs", "read_slabs"]
+
+DEFAULT_BUDGET = 48 * 2**20
+_MAX_SLAB_BYTES = 2**22
+_MAX_SLAB_ROWS = 2**15
+
+
+class Slab(NamedTuple):
+    """Consecutive batches: which samples they hold, and these, column by column."""
+
+    block: Block
+    arrays: Arrays
+
+
+Slabs = ReadAhead[tuple[int, int], Slab]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """How slabs are read.
+
+    Args:
+        num_threads: How many threads read ahead of the consumer; 0 reads in its own thread.
+        memory_budget: How many bytes all slabs together may take, those that are being read, wait
+            or are in use. Batches that the consumer keeps for longer are not counted.
+    """
+
+    num_threads: int = 2
+    memory_budget: int = DEFAULT_BUDGET
+
+    def __post_init__(self) -> None:
+        check_integer("num_threads", self.num_threads, 0, 1024)
+        check_integer("memory_budget", self.memory_budget, 1)
+
+
+def read_slabs(
+    store: Store, chunking: Chunking, segment: Segment, rank: int, start: int, reading: Reading
+) -> Slabs:
+    """Return an iterator over the batches of `rank` from `start` on, in slabs.
+
+    Examples:
+        >>> import numpy as np, tempfile
+        >>> from feedline.feed import chunking_of
+        >>> from feedline.plan import SamplePlan, Sequential
+        >>> from feedline.store import FolderStore, pack
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> _ = pack({"x": np.arange(10)}, f"{folder.name}/data", chunk_samples=4)
+        >>> store = FolderStore(f"{folder.name}/data")
+        >>> plan = SamplePlan(order=Sequential(num_samples=10))
+        >>> segment = plan.segment(world_size=1, batch_size=5)
+        >>> slabs = read_slabs(store, chunking_of(store), segment, 0, 0, Reading())
+        >>> [slab.arrays["x"].tolist() for slab in slabs]
+        [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
+        >>> folder.cleanup()
+    """
+    columns = store.columns
+    batch_bytes = bytes_for(columns, segment.batch_size)
+    budget = reading.memory_budget
+    if batch_bytes > budget:
+        raise InvalidValueError(
+            f"memory_budget={budget} must be at least {batch_bytes}, the bytes of one batch of "
+            f"{segment.batch_size}; use a smaller batch or a larger budget"
+        )
+    slab_bytes = max(batch_bytes, min(_MAX_SLAB_BYTES, budget // (reading.num_threads + 3)))
+    num_most = max(1, slab_bytes // max(batch_bytes, 1))
+    num_most = min(num_most, max(1, _MAX_SLAB_ROWS // segment.batch_size))
+    slab_bytes = bytes_for(columns, num_most * segment.batch_size)
+    # One slab is in the consumer's hands, and the one before it may still be.
+    num_slabs = budget // max(slab_bytes, 1)
+    pool = SlabPool(slab_bytes, max_free=max(1, min(num_slabs, reading.num_threads + 3)))
+
+    blocks = BlocksAhead(segment, rank)
+    prefetch = Prefetch(store, chunking, segment, rank, batch_bytes)
+
+    def read(job: tuple[int, int]) -> Slab:
+        block = blocks.part(*job)
+        num_rows = len(block.indices)
+        arrays = arrays_in(pool.take(bytes_for(columns, num_rows)), columns, num_rows)
+        gather_samples(store, chunking, block.indices, arrays)
+        if job[0] > start:
+            prefetch.after(job[1])
+        return Slab(block, arrays)
+
+    return ReadAhead(
+        _jobs(start, segment.num_batches, num_most),
+        read,
+        _split,
+        num_threads=reading.num_threads,
+        num_ahead=max(0, min(num_slabs - 2, reading.num_threads + 1)),
+    )
+
+
+def _jobs(start: int, stop: int, num_most: int) -> Iterator[tuple[int, int]]:
+    """Yield ranges of batches: one at first, so that it comes soon, then more and more."""
+    count = 1
+    while start < stop:
+        end = min(start + count, stop)
+        yield start, end
+        start = end
+        count = min(2 * count, num_most)
+
+
+def _split(job: tuple[int, int]) -> list[tuple[int, int]]:
+    return [(number, number + 1) for number in range(*job)]

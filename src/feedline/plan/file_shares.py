@@ -1,0 +1,274 @@
+"""Files tied to ranks: rank r of W reads files r, r + W, r + 2W, … and no others.
+
+Ranks then have unequal numbers of samples, so a strategy says how many each of them gets:
+`exact` demands that the numbers are equal, `oversampling` repeats up to the largest, and
+`undersampling` stops at the smallest. Another number of ranks would mean other files for each, so
+what is left of an epoch can only be dealt to as many ranks as before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline.errors import InvalidValueError, PlanMismatchError, check_choice, check_integer
+from feedline.plan.batches import Block, Place
+from feedline.plan.chunking import UnequalChunks
+from feedline.plan.frozen import store
+from feedline.plan.orders import EpochOrder, Indices, check_index_list
+from feedline.plan.seeds import Seed, check_seed, derive_key, describe_seed
+from feedline.plan.segment import Plan
+from feedline.plan.windows import WindowOrder
+
+__all__ = ["FILE_STRATEGIES", "FileSharesPlan"]
+
+FILE_STRATEGIES = ("exact", "oversampling", "undersampling")
+"""How ranks with unequal numbers of samples are made equal."""
+_MAX_ORDERS = 64
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FileSharesPlan(Plan):
+    """Every rank gets the samples of its own files, as many as every other rank.
+
+    Args:
+        sizes: The number of samples of each file.
+        strategy: `"exact"`, `"oversampling"` or `"undersampling"`.
+        shuffle: Whether files, and the samples in each, are shuffled.
+        seed: Any integer or string.
+        names: The files' names, for messages.
+
+    Examples:
+        >>> plan = FileSharesPlan(sizes=[4, 2, 3], strategy="oversampling")
+        >>> plan.target_samples(2), plan.segment(world_size=2, batch_size=2).num_padded
+        (7, 5)
+    """
+
+    sizes: Sequence[int] | NDArray[np.int64]
+    strategy: str
+    shuffle: bool = True
+    seed: Seed = 0
+    names: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        check_choice("strategy", self.strategy, FILE_STRATEGIES)
+        store(self, seed=check_seed(self.seed), sizes=check_index_list("sizes", self.sizes))
+        assert self.chunks.num_samples
+
+    @cached_property
+    def chunks(self) -> UnequalChunks:
+        """The files as chunks."""
+        return UnequalChunks(self.sizes)
+
+    @property
+    def num_indices(self) -> int:
+        return self.chunks.num_samples
+
+    def begin(self, epoch: int) -> FileSharesRest:
+        return FileSharesRest(self, epoch)
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "kind": "file shares",
+            "chunks": self.chunks.describe(),
+            "strategy": self.strategy,
+            "shuffle": bool(self.shuffle),
+            "seed": describe_seed(self.seed),
+        }
+
+    def files_of(self, rank: int, world_size: int) -> NDArray[np.int64]:
+        """Return the files of a rank; one without any borrows one when oversampling."""
+        files = np.arange(rank, len(self.sizes), world_size)
+        if len(files) == 0 and self.strategy == "oversampling":
+            return np.array([rank % len(self.sizes)])
+        return files
+
+    def own_samples(self, world_size: int) -> list[int]:
+        """Return how many samples the files of each rank have, borrowed ones not counted."""
+        sizes = np.asarray(self.sizes)
+        return [int(sizes[rank::world_size].sum()) for rank in range(world_size)]
+
+    def target_samples(self, world_size: int) -> int:
+        """Return how many samples every rank gets, or raise if that cannot be."""
+        world_size = check_integer("world_size", world_size, 1, 2**31)
+        counts = self.own_samples(world_size)
+        if self.strategy == "exact" and len(set(counts)) > 1:
+            raise InvalidValueError(self._explain_unequal(counts))
+        if self.strategy == "oversampling":
+            self._check_borrowed(world_size)
+            return max(counts)
+        if min(counts) == 0:
+            empty = [rank for rank, count in enumerate(counts) if count == 0]
+            raise InvalidValueError(
+                f"world_size={world_size} leaves rank {_listed(empty)} without samples, because "
+                f"there are {len(self.sizes)} files; use at most that many ranks, or "
+                "sampling_strategy='balanced', which splits the samples of all files"
+            )
+        return min(counts)
+
+    def name_of(self, file: int) -> str:
+        """Return the name of a file, for messages."""
+        return self.names[file] if self.names else f"file {file}"
+
+    def _check_borrowed(self, world_size: int) -> None:
+        sizes = np.asarray(self.sizes)
+        for rank in range(world_size):
+            if sizes[self.files_of(rank, world_size)].sum() == 0:
+                raise InvalidValueError(
+                    f"rank {rank} of {world_size} has only empty files, so there is nothing to "
+                    "repeat; use fewer ranks or sampling_strategy='balanced'"
+                )
+
+    def _explain_unequal(self, counts: list[int]) -> str:
+        values, frequencies = np.unique(counts, return_counts=True)
+        usual = int(values[np.argmax(frequencies)])
+        lines = [
+            f"sampling_strategy='exact' needs equally many samples on all {len(counts)} ranks, but "
+            f"there are {len(values)} different numbers: {_listed(values.tolist())}. Most ranks "
+            f"have {usual}. Use 'balanced', 'oversampling' or 'undersampling', or files of one "
+            "size in a multiple of the number of ranks. The others:"
+        ]
+        for rank, count in enumerate(counts):
+            if count != usual:
+                files = self.files_of(rank, len(counts)).tolist()
+                listed = ", ".join(f"{self.name_of(f)}: {int(self.sizes[f])}" for f in files)
+                lines.append(f"rank {rank}: {count} samples, files: {listed or 'none'}")
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class FileSharesRest:
+    """What is left: all but the first `num_done` entries of every rank of `world_size`."""
+
+    plan: FileSharesPlan
+    epoch: int
+    num_done: int = 0
+    world_size: int | None = None
+
+    @property
+    def num_left(self) -> int:
+        if self.world_size is None:
+            return self.plan.num_indices
+        return self.world_size * (self.plan.target_samples(self.world_size) - self.num_done)
+
+    def deal(self, world_size: int, batch_size: int) -> FileSharesDeal:
+        if self.world_size not in (None, world_size):
+            raise PlanMismatchError(
+                f"world_size={world_size} must be {self.world_size}, as when the cursor was saved, "
+                f"because strategy={self.plan.strategy!r} ties files to ranks; go on with as many "
+                "ranks, or use sampling_strategy='balanced' from the next run on",
+                {"world_size": (self.world_size, world_size)},
+            )
+        return FileSharesDeal(self, world_size, batch_size)
+
+
+class FileSharesDeal:
+    """Every rank's own entries, cut into batches."""
+
+    def __init__(self, rest: FileSharesRest, world_size: int, batch_size: int) -> None:
+        self._rest = rest
+        self._world_size = world_size
+        self._batch_size = batch_size
+        self._target = rest.plan.target_samples(world_size)
+        self._orders: dict[tuple[int, int], _RankPass] = {}
+        self.num_batches = -(-(self._target - rest.num_done) // batch_size)
+        own = rest.plan.own_samples(world_size)
+        consumed = [min(count, rest.num_done) for count in own]
+        self.num_dropped = sum(max(0, count - self._target) for count in own)
+        left = [count - done for count, done in zip(own, consumed, strict=True)]
+        self.num_padded = sum(max(0, self._target - rest.num_done - count) for count in left)
+
+    def block(self, rank: int, start: int, stop: int) -> Block:
+        edges = np.arange(start, stop + 1, dtype=np.int64) * self._batch_size + self._rest.num_done
+        edges = np.minimum(edges, self._target)
+        entries = np.arange(edges[0], edges[-1], dtype=np.int64)
+        num_own = self._rank_pass(rank, 0).num_positions
+        indices = np.empty(len(entries), dtype=np.int64)
+        for number in np.unique(entries // num_own).tolist():
+            chosen = entries // num_own == number
+            order = self._rank_pass(rank, number)
+            indices[chosen] = order.indices(entries[chosen] - number * num_own)
+        return Block(
+            first=start,
+            indices=indices,
+            bounds=edges - edges[0],
+            is_real=self._marks(rank, entries, num_own),
+        )
+
+    def _marks(self, rank: int, entries: Indices, num_own: int) -> NDArray[np.bool_] | None:
+        """Return which entries are the rank's own and come for the first time."""
+        if rank >= len(self._rest.plan.sizes):
+            return np.zeros(len(entries), dtype=np.bool_)
+        return None if not len(entries) or entries[-1] < num_own else entries < num_own
+
+    def after(self, num_batches: int) -> FileSharesRest:
+        done = min(self._rest.num_done + num_batches * self._batch_size, self._target)
+        world_size = self._world_size if done else self._rest.world_size
+        return FileSharesRest(self._rest.plan, self._rest.epoch, done, world_size)
+
+    def find(self, index: int) -> list[Place]:
+        plan = self._rest.plan
+        file = int(plan.chunks.rows_of(np.array([index], dtype=np.int64))[0][0])
+        num_files = len(plan.sizes)
+        borrowers = range(num_files + file, self._world_size, num_files)
+        places = []
+        for rank in (file % self._world_size, *borrowers):
+            num_own = self._rank_pass(rank, 0).num_positions
+            for number in range(-(-self._target // num_own)):
+                for position in self._rank_pass(rank, number).find(index):
+                    places += self._place(rank, number * num_own + position, num_own)
+        return places
+
+    def _place(self, rank: int, entry: int, num_own: int) -> list[Place]:
+        if not self._rest.num_done <= entry < self._target:
+            return []
+        batch, slot = divmod(entry - self._rest.num_done, self._batch_size)
+        is_real = entry < num_own and rank < len(self._rest.plan.sizes)
+        return [Place(batch, rank, slot, is_real)]
+
+    def _rank_pass(self, rank: int, number: int) -> _RankPass:
+        key = rank, number
+        if key not in self._orders:
+            if len(self._orders) > _MAX_ORDERS:
+                self._orders.clear()
+            files = self._rest.plan.files_of(rank, self._world_size)
+            self._orders[key] = _RankPass(self._rest.plan, self._rest.epoch, files, rank, number)
+        return self._orders[key]
+
+
+class _RankPass:
+    """One pass of a rank over its files: file by file, the samples of each shuffled."""
+
+    def __init__(
+        self, plan: FileSharesPlan, epoch: int, files: NDArray[np.int64], rank: int, number: int
+    ) -> None:
+        self._folder = plan.chunks
+        self._files = files
+        self._own = UnequalChunks(np.asarray(plan.sizes)[files])
+        seed = derive_key(plan.seed, "file shares", number, rank)
+        order = WindowOrder(chunks=self._own, shuffle=plan.shuffle, seed=seed)
+        self._order: EpochOrder = order.at(epoch)
+        self.num_positions = self._own.num_samples
+
+    def indices(self, positions: Indices) -> Indices:
+        which, rows = self._own.rows_of(self._order.indices(positions))
+        return self._folder.starts(self._files[which]) + rows
+
+    def find(self, index: int) -> list[int]:
+        file, row = self._folder.rows_of(np.array([index], dtype=np.int64))
+        which = np.flatnonzero(self._files == file[0])
+        if not len(which):
+            return []
+        local = int(self._own.starts(which)[0] + row[0])
+        found: list[int] = self._order.find(local).tolist()
+        return found
+
+
+def _listed(values: Sequence[int]) -> str:
+    shown = ", ".join(map(str, values[:8]))
+    return shown if len(values) <= 8 else f"{shown} and {len(values) - 8} more"
