@@ -30,15 +30,16 @@ def median_seconds(action: Callable[[], Any], repetitions: int) -> float:
 def reset_peak() -> int:
     """Forget the process's peak of resident memory; return what it holds now, in bytes."""
     Path("/proc/self/clear_refs").write_text("5")
-    return _status("VmRSS")
+    return status("VmRSS")
 
 
 def peak() -> int:
     """Return the peak of resident memory since `reset_peak`, in bytes."""
-    return _status("VmHWM")
+    return status("VmHWM")
 
 
-def _status(field: str) -> int:
+def status(field: str) -> int:
+    """Return a field of the process's status that counts memory, in bytes."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(field + ":"):
             return int(line.split()[1]) * 1024

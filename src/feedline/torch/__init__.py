@@ -15,6 +15,8 @@ except ModuleNotFoundError as error:
 from feedline.torch.buckets import BucketBatchSampler, SequentialBucketSampler
 from feedline.torch.calculator import BucketCalculator
 from feedline.torch.distributed import DistributedSampler
+from feedline.torch.folder_config import FolderConfig
+from feedline.torch.lazy_folder import LazyFolderDataset, SequifierDatasetFromFolderLazy
 from feedline.torch.loader import DataLoader
 from feedline.torch.mixture import MixtureSampler
 from feedline.torch.mixture_dataset import MixtureDataset
@@ -26,9 +28,12 @@ __all__ = [
     "BucketCalculator",
     "DataLoader",
     "DistributedSampler",
+    "FolderConfig",
+    "LazyFolderDataset",
     "MixtureDataset",
     "MixtureSampler",
     "MultiresolutionDataset",
     "Peers",
     "SequentialBucketSampler",
+    "SequifierDatasetFromFolderLazy",
 ]

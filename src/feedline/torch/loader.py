@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 
 from feedline.errors import InvalidValueError
 from feedline.torch.distributed import DistributedSampler, SampleSampler
+from feedline.torch.fed_dataset import FedDataset
 from feedline.torch.plan_sampler import Pass, PlanSampler
 
 __all__ = ["DataLoader"]
@@ -28,7 +29,8 @@ class DataLoader(TorchDataLoader[Item]):
 
     Args:
         dataset: A map-style dataset. If it has `__getitems__`, a whole batch is fetched at once; if
-            that returns one thing instead of a list, this is taken as the batch.
+            that returns one thing instead of a list, this is taken as the batch. Or one of
+            Feedline's iterable datasets, such as `LazyFolderDataset`, which makes its own batches.
         batch_size: The number of samples in a batch, with `sampler`.
         shuffle: Without a sampler, whether a `DistributedSampler` of this loader shuffles.
         sampler: One of Feedline's samplers of samples.
@@ -60,20 +62,27 @@ class DataLoader(TorchDataLoader[Item]):
         with_mask: bool = False,
         **options: Any,
     ) -> None:
-        if isinstance(dataset, IterableDataset):
+        if isinstance(dataset, FedDataset):
+            _check_alone(sampler, batch_sampler, batch_size, shuffle)
+            batch_size = None
+            options.setdefault("collate_fn", _as_is)
+        elif isinstance(dataset, IterableDataset):
             raise InvalidValueError(
-                f"dataset={type(dataset).__name__} must be a map-style dataset; give iterable "
-                "datasets to torch's DataLoader"
+                f"dataset={type(dataset).__name__} must be a map-style dataset or one of "
+                "Feedline's iterable ones; give others to torch's DataLoader"
             )
-        if sampler is None and batch_sampler is None:
+        elif sampler is None and batch_sampler is None:
             drop_last = bool(options.get("drop_last", False))
             sampler = DistributedSampler(
                 dataset, shuffle=bool(shuffle), seed=seed, drop_last=drop_last
             )
             shuffle = None
-        self._plan_sampler, self._entries_per_batch = _plan_sampler(
-            sampler, batch_sampler, batch_size
-        )
+        if isinstance(dataset, FedDataset):
+            self._plan_sampler, self._entries_per_batch = dataset.batches, 1
+        else:
+            self._plan_sampler, self._entries_per_batch = _plan_sampler(
+                sampler, batch_sampler, batch_size
+            )
         in_batches = batch_sampler is not None or batch_size is not None
         if in_batches and hasattr(dataset, "__getitems__") and options.get("collate_fn") is None:
             options["collate_fn"] = collate_whole
@@ -130,6 +139,8 @@ class DataLoader(TorchDataLoader[Item]):
         running = self._plan_sampler.begin()
         num_expected = self._num_batches_in(running.segment.num_batches - running.start)
         self._delivered = _Delivered(running, num_expected)
+        if isinstance(self.dataset, FedDataset) and self.num_workers:
+            self.dataset.announce(running)
         with self._plan_sampler.bound_to(running):
             return _Delivering(self, self._delivered, super().__iter__())
 
@@ -205,6 +216,22 @@ class _Delivering(Iterator[Any]):
 
     def __len__(self) -> int:
         return len(self._loader)
+
+
+def _as_is(batch: Any) -> Any:
+    """Return a batch that a dataset has made, as it is."""
+    return batch
+
+
+def _check_alone(
+    sampler: Any, batch_sampler: Any, batch_size: int | None, shuffle: bool | None
+) -> None:
+    """Raise if batches are described that the dataset itself makes."""
+    if sampler is not None or batch_sampler is not None or shuffle or batch_size not in (None, 1):
+        raise InvalidValueError(
+            f"batch_size={batch_size!r}, shuffle={shuffle!r} and samplers must be left out: the "
+            "dataset makes its own batches; set these in its configuration"
+        )
 
 
 def collate_whole(batch: Any) -> Any:

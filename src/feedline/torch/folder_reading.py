@@ -1,0 +1,98 @@
+"""Reading the batches of a folder as tensors: with threads in one process, or in a worker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+
+import numpy as np
+import torch
+
+from feedline.feed import BlocksAhead, gather_samples
+from feedline.feed.reading import Slabs
+from feedline.plan import Chunking, Segment
+from feedline.store import Column, FolderStore
+from feedline.store.columns import Arrays
+from feedline.store.protocol import make_out
+from feedline.torch.regions import Regions, share_batches
+from feedline.torch.tensors import as_tensor
+
+__all__ = ["PARTS", "FolderBatch", "batches_in_slabs", "batches_in_worker"]
+
+Tensors = dict[str, torch.Tensor]
+FolderBatch = tuple[Tensors, Tensors, None, None, None]
+PARTS = ("sequences/", "targets/")
+_ROWS_AT_ONCE = 1024
+
+
+def batches_in_slabs(
+    slabs: Slabs, columns: Mapping[str, Column]
+) -> Iterator[tuple[int, FolderBatch]]:
+    """Yield the number and the tensors of each batch, as views of slabs."""
+    try:
+        for slab in slabs:
+            sizes = [end - first for first, end in pairwise(slab.block.bounds.tolist())]
+            sequences, targets = (_split(slab.arrays, sizes, columns, prefix) for prefix in PARTS)
+            for number, (inputs, outputs) in enumerate(
+                zip(sequences, targets, strict=True), slab.block.first
+            ):
+                yield number, (inputs, outputs, None, None, None)
+    finally:
+        slabs.close()
+
+
+def _split(
+    arrays: Arrays, sizes: list[int], columns: Mapping[str, Column], prefix: str
+) -> list[Tensors]:
+    """Return the columns that begin with `prefix`, a dict for each batch."""
+    names = [name for name in columns if name.startswith(prefix)]
+    short = [name.removeprefix(prefix) for name in names]
+    tensors = [as_tensor(arrays[name], columns[name].type_name) for name in names]
+    parts = [tensor.split_with_sizes(sizes) for tensor in tensors]
+    return [dict(zip(short, batch, strict=True)) for batch in zip(*parts, strict=True)]
+
+
+def batches_in_worker(
+    store: FolderStore,
+    chunking: Chunking,
+    segment: Segment,
+    rank: int,
+    numbers: range,
+    regions: Regions | None,
+) -> Iterator[FolderBatch]:
+    """Yield the batches with these numbers, in regions if there are any."""
+    columns = store.columns
+    blocks = BlocksAhead(segment, rank)
+    num_most = max(1, _ROWS_AT_ONCE // segment.batch_size)
+    for some in _portions(numbers, num_most):
+        block = blocks.part(some[0], some[-1] + 1)
+        spans = list(pairwise(block.bounds.tolist()))[:: some.step]
+        indices = np.concatenate([block.indices[first:end] for first, end in spans])
+        sizes = [end - first for first, end in spans]
+        if regions is None:
+            arrays = make_out(columns, len(indices), None)
+            gather_samples(store, chunking, indices, arrays)
+            sequences, targets = (_split(arrays, sizes, columns, prefix) for prefix in PARTS)
+            for inputs, outputs in zip(sequences, targets, strict=True):
+                # Copied, or torch would send the memory of all batches with each.
+                yield _copied(inputs), _copied(outputs), None, None, None
+        else:
+            arrays, parts = share_batches(regions, columns, sizes, PARTS)
+            gather_samples(store, chunking, indices, arrays)
+            for inputs, outputs in parts:
+                yield inputs, outputs, None, None, None
+        # Held any longer, this would keep a region from being used again.
+        del arrays, inputs, outputs
+
+
+def _portions(numbers: range, num_most: int) -> Iterator[range]:
+    """Cut a range into parts: of one at first, so that it comes soon, then of more and more."""
+    start, count = 0, 1
+    while start < len(numbers):
+        yield numbers[start : start + count]
+        start += count
+        count = min(2 * count, num_most)
+
+
+def _copied(columns: Tensors) -> Tensors:
+    return {name: column.clone() for name, column in columns.items()}
