@@ -1,7 +1,7 @@
-"""A reader of chunk folders that works as such readers commonly do, for `folder.py` to stand beside.
+"""A reader of chunk folders that works as such readers commonly do, to stand beside ours.
 
-It loads a whole chunk, shuffles it by indexing, joins it to what is left of the one before, and cuts
-batches off the front. Workers get consecutive parts of the samples.
+It loads a whole chunk, shuffles it by indexing, joins it to what is left of the one before, and
+cuts batches off the front. Workers get consecutive parts of the samples.
 """
 
 from __future__ import annotations

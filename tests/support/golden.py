@@ -17,6 +17,7 @@ from feedline.plan import (
     BucketPlan,
     Concatenated,
     EqualChunks,
+    FileSharesPlan,
     Mixture,
     Order,
     Permutation,
@@ -112,6 +113,9 @@ PLANS: dict[str, Plan] = {
     "windows in order": WindowPlan(
         chunks=EqualChunks(num_samples=99, chunk_size=10), shuffle=False, tail="pad"
     ),
+    "files oversampling": FileSharesPlan(sizes=[30, 7, 0, 41, 5], strategy="oversampling", seed=1),
+    "files undersampling": FileSharesPlan(sizes=[30, 27, 20, 41, 5, 9], strategy="undersampling"),
+    "files exact": FileSharesPlan(sizes=[30, 30, 30, 30, 30, 30], strategy="exact", shuffle=False),
 }
 
 
@@ -159,7 +163,9 @@ def _plans() -> dict[str, Any]:
         budget = 200 if name == "buckets tokens" else 3
         segment = plan.segment(world_size=2, batch_size=budget, epoch=1)
         cursor = segment.cursor(segment.num_batches // 3)
-        resumed = plan.resume(cursor, world_size=3, batch_size=budget + 1)
+        # Files that are tied to ranks cannot go on with another number of them.
+        num_ranks = 2 if isinstance(plan, FileSharesPlan) else 3
+        resumed = plan.resume(cursor, world_size=num_ranks, batch_size=budget + 1)
         entry: dict[str, Any] = {"fingerprint": plan.fingerprint}
         for stage, part in (("fresh", segment), ("resumed", resumed)):
             rank = part.world_size - 1

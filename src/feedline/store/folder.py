@@ -124,7 +124,7 @@ class FolderStore:
     @property
     def fingerprint(self) -> str:
         """A short string that changes when the data does; asking reads a little of every file."""
-        return _digest(self.part_digests)
+        return _digest(self.part_digests, size=16)
 
     @cached_property
     def part_digests(self) -> list[str]:
@@ -260,8 +260,8 @@ class FolderStore:
         return (min(shape[0], self._last_steps), *shape[1:])
 
 
-def _digest(parts: Iterable[str]) -> str:
-    digest = hashlib.blake2b(digest_size=16, person=b"feedline.store.1")
+def _digest(parts: Iterable[str], size: int = 8) -> str:
+    digest = hashlib.blake2b(digest_size=size, person=b"feedline.store.1")
     for part in parts:
         digest.update(part.encode() + b"\0")
     return digest.hexdigest()
