@@ -10,6 +10,7 @@ from feedline.plan.batches import Batch, Block, Place
 from feedline.plan.buckets import Bucket, BucketPlan
 from feedline.plan.chunking import Chunking, EqualChunks, UnequalChunks
 from feedline.plan.cursor import Cursor, PastSegment
+from feedline.plan.drawn import DrawnOrder
 from feedline.plan.file_shares import FILE_STRATEGIES, FileSharesPlan
 from feedline.plan.mixture import Mixture, Phase
 from feedline.plan.orders import Concatenated, EpochOrder, Order, Sequential, Shuffled, Subset
@@ -19,7 +20,7 @@ from feedline.plan.samples import SamplePlan
 from feedline.plan.seeds import derive_key
 from feedline.plan.segment import Deal, Plan, Remaining, Segment
 from feedline.plan.tails import Share
-from feedline.plan.windows import WindowOrder, WindowPlan
+from feedline.plan.windows import RoundsPlan, WindowOrder, WindowPlan
 
 __all__ = [
     "FILE_STRATEGIES",
@@ -34,6 +35,7 @@ __all__ = [
     "CostBatch",
     "Cursor",
     "Deal",
+    "DrawnOrder",
     "EpochOrder",
     "EqualChunks",
     "FileSharesPlan",
@@ -47,6 +49,7 @@ __all__ = [
     "Plan",
     "Remaining",
     "Replay",
+    "RoundsPlan",
     "SamplePlan",
     "Segment",
     "Sequential",

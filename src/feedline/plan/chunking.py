@@ -13,7 +13,7 @@ from feedline.errors import InvalidValueError, check_integer
 from feedline.plan.fingerprint import digest_array
 from feedline.plan.frozen import store
 from feedline.plan.orders import Indices, check_index_list
-from feedline.plan.permutation import MAX_SIZE, Permutation
+from feedline.plan.permutation import MAX_SIZE, KeepLast, Permutation
 
 _SLOTS_PER_GROUP = 16
 _GROUPS_AT_ONCE = 2**11
@@ -49,7 +49,7 @@ class Chunking(Protocol):
     def starts(self, chunks: Indices) -> Indices:
         """Return the first index of each chunk."""
 
-    def slots(self, permutation: Permutation | None) -> Slots:
+    def slots(self, permutation: Permutation | KeepLast | None) -> Slots:
         """Return the chunks laid out in the order of `permutation`."""
 
     def describe(self) -> dict[str, Any]:
@@ -87,7 +87,7 @@ class EqualChunks:
     def starts(self, chunks: Indices) -> Indices:
         return chunks * self.chunk_size
 
-    def slots(self, permutation: Permutation | None) -> Slots:
+    def slots(self, permutation: Permutation | KeepLast | None) -> Slots:
         last = self.num_chunks - 1
         if permutation is not None:
             last = int(permutation.inverse(np.array([last], dtype=np.int64))[0])
@@ -138,7 +138,7 @@ class UnequalChunks:
     def starts(self, chunks: Indices) -> Indices:
         return self._edges[chunks]
 
-    def slots(self, permutation: Permutation | None) -> Slots:
+    def slots(self, permutation: Permutation | KeepLast | None) -> Slots:
         if permutation is None:
             return _OrderedSlots(self._edges)
         return _ShuffledSlots(self._edges, permutation)
@@ -194,7 +194,7 @@ class _ShuffledSlots:
     Only the start of every 16th slot is kept; those between are summed up when they are needed.
     """
 
-    def __init__(self, edges: NDArray[np.int64], permutation: Permutation) -> None:
+    def __init__(self, edges: NDArray[np.int64], permutation: Permutation | KeepLast) -> None:
         self._edges = edges
         self._permutation = permutation
         num_groups = -(-permutation.n // _SLOTS_PER_GROUP)

@@ -11,7 +11,7 @@ from feedline.errors import check_integer
 from feedline.plan.feistel import FeistelNetwork
 from feedline.plan.tables import TABLE_LIMIT, shuffled_tables
 
-__all__ = ["MAX_SIZE", "Permutation", "permute_numbered"]
+__all__ = ["MAX_SIZE", "KeepLast", "Permutation", "permute_numbered"]
 
 MAX_SIZE = 2**63 - 1
 _MAX_TABLE_CELLS = 2**16
@@ -47,6 +47,33 @@ class Permutation:
     def inverse(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the position of each value; values must lie in `[0, n)`."""
         return self._half.inverse(values)
+
+
+class KeepLast:
+    """A permutation of `[0, n)` that leaves the last value where it is.
+
+    Examples:
+        >>> KeepLast(5, key=7).forward(np.array([4])).tolist()
+        [4]
+    """
+
+    def __init__(self, n: int, key: int) -> None:
+        self.n = check_integer("n", n, 1, MAX_SIZE)
+        self._others = Permutation(max(1, n - 1), key)
+
+    def forward(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the value at each position; positions must lie in `[0, n)`."""
+        last = self.n - 1
+        return np.where(
+            positions == last, last, self._others.forward(np.minimum(positions, max(0, last - 1)))
+        )
+
+    def inverse(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the position of each value; values must lie in `[0, n)`."""
+        last = self.n - 1
+        return np.where(
+            values == last, last, self._others.inverse(np.minimum(values, max(0, last - 1)))
+        )
 
 
 def permute_numbered(

@@ -22,7 +22,7 @@ from feedline.plan.orders import EpochOrder, Indices
 from feedline.plan.strided import deal_block
 from feedline.plan.tails import Share
 
-__all__ = ["WindowDeal", "WindowRest"]
+__all__ = ["WindowDeal", "WindowRest", "WindowedOrder"]
 
 
 class WindowedOrder(EpochOrder, Protocol):
@@ -110,16 +110,15 @@ class WindowDeal:
 
     def find(self, index: int) -> list[Place]:
         share = self._share
-        position = int(self._rest.order.find(index)[0])
-        places = [
-            share.place(rank, entry, is_real=False)
-            for rank, entry in share.padding_entries(position, self._rest.order.num_positions)
-        ]
-        place = self._place_of(position)
-        if place is not None:
-            rank, entry = self._entry_of(place)
-            if entry < share.num_entries(rank):
-                places.append(share.place(rank, entry, is_real=True))
+        places = []
+        for position in self._rest.order.find(index).tolist():
+            for rank, entry in share.padding_entries(position, self._rest.order.num_positions):
+                places.append(share.place(rank, entry, is_real=False))
+            place = self._place_of(position)
+            if place is not None:
+                rank, entry = self._entry_of(place)
+                if entry < share.num_entries(rank):
+                    places.append(share.place(rank, entry, is_real=True))
         return places
 
     def _places_of(self, rank: int, first: int, end: int) -> Indices:

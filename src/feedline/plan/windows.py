@@ -8,7 +8,7 @@ any run of positions touches few chunks. Ranks get runs of positions rather than
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -16,18 +16,21 @@ from feedline.errors import InvalidValueError, check_integer
 from feedline.plan.chunking import Chunking, Slots
 from feedline.plan.frozen import store
 from feedline.plan.orders import Indices, Order
-from feedline.plan.permutation import MAX_SIZE, Permutation, permute_numbered
+from feedline.plan.permutation import MAX_SIZE, KeepLast, Permutation, permute_numbered
 from feedline.plan.seeds import Seed, check_seed, derive_key, describe_seed
 from feedline.plan.segment import Plan, Remaining, Segment
 from feedline.plan.tails import check_tail
-from feedline.plan.window_deal import WindowRest
+from feedline.plan.window_deal import WindowedOrder, WindowRest
 
-__all__ = ["WindowEpoch", "WindowOrder", "WindowPlan"]
+__all__ = ["RoundsPlan", "WindowEpoch", "WindowOrder", "WindowPlan"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class WindowOrder(Order):
     """An order in which a run of positions touches few chunks.
+
+    With `keep_last`, the last chunk, which may be short, also comes last in every epoch, so that
+    all windows before it are full. With `limit`, an epoch ends after so many positions.
 
     Examples:
         >>> from feedline.plan import EqualChunks
@@ -40,6 +43,8 @@ class WindowOrder(Order):
     preload: int = 1
     shuffle: bool = True
     seed: Seed = 0
+    keep_last: bool = False
+    limit: int | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.chunks, Chunking):
@@ -51,6 +56,8 @@ class WindowOrder(Order):
             preload=check_integer("preload", self.preload, 1, MAX_SIZE),
             seed=check_seed(self.seed),
         )
+        if self.limit is not None:
+            store(self, limit=check_integer("limit", self.limit, 1, self.chunks.num_samples))
 
     @property
     def num_indices(self) -> int:
@@ -66,6 +73,8 @@ class WindowOrder(Order):
             "preload": self.preload,
             "shuffle": bool(self.shuffle),
             "seed": describe_seed(self.seed),
+            **({"keep_last": True} if self.keep_last else {}),
+            **({} if self.limit is None else {"limit": self.limit}),
         }
 
 
@@ -121,6 +130,39 @@ class WindowPlan(Plan):
         return distinct[np.argsort(first_use)]
 
 
+@dataclass(frozen=True, kw_only=True)
+class RoundsPlan(Plan):
+    """Any order that is made of windows, dealt as `WindowPlan` deals its own: in rounds.
+
+    Examples:
+        >>> from feedline.plan import EqualChunks
+        >>> chunks = EqualChunks(num_samples=100, chunk_size=10)
+        >>> plan = RoundsPlan(order=WindowOrder(chunks=chunks, keep_last=True), tail="even")
+        >>> plan.segment(world_size=3, batch_size=5).num_batches
+        7
+    """
+
+    order: Order
+    tail: str = "drop"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.order, Order) or not hasattr(self.order.at(0), "window_starts"):
+            raise InvalidValueError(
+                f"order={self.order!r:.80} must be made of windows, such as WindowOrder"
+            )
+        check_tail(self.tail)
+
+    @property
+    def num_indices(self) -> int:
+        return self.order.num_indices
+
+    def begin(self, epoch: int) -> Remaining:
+        return WindowRest.whole(cast(WindowedOrder, self.order.at(epoch)), self.tail)
+
+    def describe(self) -> dict[str, Any]:
+        return {"kind": "rounds", "order": self.order.describe(), "tail": self.tail}
+
+
 class WindowEpoch:
     """One epoch of a window order."""
 
@@ -130,18 +172,22 @@ class WindowEpoch:
         self.num_positions = order.chunks.num_samples
         self.num_windows = -(-order.chunks.num_chunks // order.preload)
         self._key = derive_key(order.seed, "window", epoch)
-        self._permutation: Permutation | None = None
+        self._permutation: Permutation | KeepLast | None = None
         if order.shuffle:
             key = derive_key(order.seed, "chunk order", epoch)
-            self._permutation = Permutation(order.chunks.num_chunks, key)
+            permute = KeepLast if order.keep_last else Permutation
+            self._permutation = permute(order.chunks.num_chunks, key)
         self._slots: Slots = order.chunks.slots(self._permutation)
+        if order.limit is not None:
+            self.num_positions = order.limit
+            self.num_windows = self.window_of(order.limit - 1) + 1
 
     def window_starts(self, windows: Indices) -> Indices:
         """Return where each window begins; window `num_windows` begins at the end."""
         # The last window may be short; its end is computed apart, because it could overflow.
         inside = np.minimum(windows, self.num_windows - 1) * self._preload
         slots = np.where(windows < self.num_windows, inside, self._chunks.num_chunks)
-        return self._slots.starts(slots)
+        return np.minimum(self._slots.starts(slots), self.num_positions)
 
     def window_of(self, position: int) -> int:
         """Return the window that holds a position."""
@@ -169,11 +215,13 @@ class WindowEpoch:
     def find(self, index: int) -> Indices:
         one = np.array([index], dtype=np.int64)
         if self._permutation is None:
-            return one
+            return one[one < self.num_positions]
         chunk, row = self._chunks.rows_of(one)
         slot = self._permutation.inverse(chunk)
         window = slot // self._preload
         start = self.window_starts(window)
         size = int((self.window_starts(window + 1) - start)[0])
         place = self._slots.starts(slot) + row - start
+        if window[0] >= self.num_windows or place[0] >= size:
+            return one[:0]
         return start + Permutation(size, self._key, int(window[0])).inverse(place)

@@ -1,0 +1,19 @@
+"""Chunk samplers: which rows to read together, and how to cut them into batches.
+
+A sampler turns a number of rows into load requests; any loader that understands these can use it.
+"""
+
+from feedline.chunks.chunk_samplers import RandomSampler, SequentialSampler
+from feedline.chunks.class_sampler import ClassSampler
+from feedline.chunks.distributed import DistributedSampler
+from feedline.chunks.requests import LoadRequest
+from feedline.chunks.sampler import Sampler
+
+__all__ = [
+    "ClassSampler",
+    "DistributedSampler",
+    "LoadRequest",
+    "RandomSampler",
+    "Sampler",
+    "SequentialSampler",
+]

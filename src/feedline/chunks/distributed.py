@@ -1,0 +1,180 @@
+"""A sampler that shares another one's rows out to the ranks of a run."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from feedline.chunks.dist_info import DistInfo, resolve
+from feedline.chunks.planned import PlannedSampler, WindowSampler
+from feedline.chunks.requests import LoadRequest
+from feedline.chunks.sampler import Sampler, mask_bounds
+from feedline.chunks.shards import ShardsPlan, shard_bounds
+from feedline.errors import InvalidValueError, check_choice
+from feedline.plan import Plan, RoundsPlan
+
+__all__ = ["DistributedSampler"]
+
+_SHARDS = ("contiguous", "windows")
+
+
+class DistributedSampler(PlannedSampler):
+    """What another sampler draws, shared out to the ranks of a run.
+
+    The sampler that is wrapped is copied, so it stays as it is.
+
+    Args:
+        sampler: The sampler to share out; its mask says which rows.
+        dist_info: `"torch"`, `"jax"`, or a function that returns `(rank, world_size)`. It is asked
+            once, now.
+        enforce_equal_batches: With contiguous shards, cut every shard to a multiple of the batch
+            size, so that all batches are full.
+        shards: `"contiguous"` gives each rank one part of the rows, the same in every epoch; rows
+            that do not divide evenly are left out. `"windows"` deals windows of chunks to the ranks
+            in rounds: every row is seen by some rank in every epoch, ranks get others each time,
+            and a state goes on with any number of them.
+
+    Examples:
+        >>> from feedline.chunks import RandomSampler
+        >>> inner = RandomSampler(chunk_size=10, preload_nchunks=2, batch_size=5)
+        >>> sampler = DistributedSampler(inner, dist_info=lambda: (0, 2), shards="windows")
+        >>> sampler.n_batches(100)
+        10
+    """
+
+    def __init__(
+        self,
+        sampler: Sampler,
+        *,
+        dist_info: DistInfo,
+        enforce_equal_batches: bool = True,
+        shards: str = "contiguous",
+    ) -> None:
+        super().__init__()
+        self._shards = check_choice("shards", shards, _SHARDS)
+        if shards == "windows" and not isinstance(sampler, WindowSampler):
+            raise InvalidValueError(
+                f"shards='windows' needs one of Feedline's samplers, not {type(sampler).__name__}; "
+                "use shards='contiguous'"
+            )
+        self._rank, self._world_size = resolve(dist_info)
+        self._enforce_equal_batches = bool(enforce_equal_batches)
+        self._sampler = copy.deepcopy(sampler)
+        if not isinstance(sampler, WindowSampler) and sampler.rng is not None:
+            # Each rank has a stream of its own; all of them leave the caller's generator alone.
+            self._sampler.rng = copy.deepcopy(sampler.rng).spawn(self._rank + 1)[-1]
+
+    @property
+    def rank(self) -> int:
+        """The rank that this sampler draws for."""
+        return self._rank
+
+    @property
+    def world_size(self) -> int:
+        """The number of ranks."""
+        return self._world_size
+
+    @property
+    def batch_size(self) -> int:
+        return self._sampler.batch_size
+
+    @property
+    def shuffle(self) -> bool:
+        return self._sampler.shuffle
+
+    @property
+    def chunk_size(self) -> int:
+        return self._ours.chunk_size
+
+    @property
+    def preload_nchunks(self) -> int:
+        return self._ours.preload_nchunks
+
+    @property
+    def _ours(self) -> WindowSampler:
+        if not isinstance(self._sampler, WindowSampler):
+            raise InvalidValueError(
+                f"{type(self._sampler).__name__} has no place to save or resume; wrap one of "
+                "Feedline's samplers"
+            )
+        return self._sampler
+
+    @property
+    def mask(self) -> slice:
+        """The rows that are shared out."""
+        return self._sampler.mask
+
+    @mask.setter
+    def mask(self, mask: slice) -> None:
+        self._sampler.mask = mask
+
+    @property
+    def rng(self) -> np.random.Generator | None:
+        """The generator that the seed came from, if there was one; setting it draws another."""
+        return self._sampler.rng
+
+    @rng.setter
+    def rng(self, rng: np.random.Generator | None) -> None:
+        self._sampler.rng = rng
+
+    def validate(self, n_obs: int) -> None:
+        self._sampler.validate(n_obs)
+        self._shard(n_obs)
+
+    def n_batches(self, n_obs: int) -> int:
+        if isinstance(self._sampler, WindowSampler):
+            return super().n_batches(n_obs)
+        return _n_batches(self._on_shard(n_obs), n_obs)
+
+    def _sample(self, n_obs: int) -> Iterator[LoadRequest]:
+        if isinstance(self._sampler, WindowSampler):
+            return super()._sample(n_obs)
+        return self._on_shard(n_obs).sample(n_obs)
+
+    def plan(self, n_obs: int) -> Plan:
+        start, stop = mask_bounds(self.mask, n_obs)
+        assert stop is not None
+        inner = self._ours
+        if self._shards == "windows":
+            return RoundsPlan(order=inner.order_on(start, stop, inner.seed), tail=inner.tail)
+        return ShardsPlan(
+            num_rows=stop - start,
+            order_on=lambda first, end, seed: inner.order_on(start + first, start + end, seed),
+            seed=inner.seed,
+            tail=inner.tail,
+            multiple_of=self._multiple,
+        )
+
+    @property
+    def _multiple(self) -> int:
+        return self.batch_size if self._enforce_equal_batches else 1
+
+    def _shard(self, n_obs: int) -> tuple[int, int]:
+        """Return where this rank's part of the rows begins and ends."""
+        start, stop = mask_bounds(self.mask, n_obs)
+        assert stop is not None
+        if self._shards == "windows":
+            return start, stop
+        first, end = shard_bounds(stop - start, self._world_size, self._rank, self._multiple)
+        return start + first, start + end
+
+    def _on_shard(self, n_obs: int) -> Sampler:
+        """Return a copy of a sampler that is not ours, which draws from this rank's rows."""
+        sampler = copy.copy(self._sampler)
+        sampler.mask = slice(*self._shard(n_obs))
+        return sampler
+
+    def _offset(self, n_obs: int) -> int:
+        return mask_bounds(self.mask, n_obs)[0]
+
+    def _first_chunk(self, n_obs: int) -> int:
+        return self._shard(n_obs)[0]
+
+
+def _n_batches(sampler: Any, n_obs: int) -> int:
+    # Samplers of other libraries have one name or the other.
+    count = sampler.n_batches if hasattr(sampler, "n_batches") else sampler.n_iters
+    return int(count(n_obs))

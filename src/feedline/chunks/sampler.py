@@ -1,0 +1,116 @@
+"""What a chunk sampler is: something that turns a number of rows into load requests."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from feedline.chunks.requests import LoadRequest
+from feedline.errors import InvalidValueError, check_integer
+
+__all__ = ["Sampler", "mask_bounds", "seed_of"]
+
+
+class Sampler(ABC):
+    """A sampler of load requests over the rows in `mask`."""
+
+    _mask: slice = slice(0, None)
+    _rng: np.random.Generator | None = None
+
+    @property
+    @abstractmethod
+    def batch_size(self) -> int:
+        """The number of rows of a batch."""
+
+    @property
+    @abstractmethod
+    def shuffle(self) -> bool:
+        """Whether rows are shuffled."""
+
+    @property
+    def mask(self) -> slice:
+        """The rows that this sampler draws from."""
+        return self._mask
+
+    @mask.setter
+    def mask(self, mask: slice) -> None:
+        mask_bounds(mask)
+        self._mask = mask
+
+    @property
+    def rng(self) -> np.random.Generator | None:
+        """The generator that the seed came from, if there was one."""
+        return self._rng
+
+    @rng.setter
+    def rng(self, rng: np.random.Generator | None) -> None:
+        self._rng = rng
+
+    @abstractmethod
+    def n_batches(self, n_obs: int) -> int:
+        """Return the number of batches that `sample` yields for so many rows."""
+
+    def n_iters(self, n_obs: int) -> int:
+        """Return the same as `n_batches`, under its other name."""
+        return self.n_batches(n_obs)
+
+    @abstractmethod
+    def validate(self, n_obs: int) -> None:
+        """Raise unless this sampler can draw from so many rows."""
+
+    def sample(self, n_obs: int) -> Iterator[LoadRequest]:
+        """Yield load requests for a pass over `n_obs` rows."""
+        self.validate(n_obs)
+        yield from self._sample(n_obs)
+
+    @abstractmethod
+    def _sample(self, n_obs: int) -> Iterator[LoadRequest]:
+        """Yield load requests; `n_obs` has been checked."""
+
+
+def mask_bounds(mask: Any, n_obs: int | None = None) -> tuple[int, int | None]:
+    """Return the first row of a mask and the row after its last one, or raise.
+
+    Examples:
+        >>> mask_bounds(slice(10, None), n_obs=50)
+        (10, 50)
+    """
+    if not isinstance(mask, slice) or mask.step not in (None, 1):
+        raise InvalidValueError(
+            f"mask={mask!r} must be a slice without a step, such as slice(0, 1000)"
+        )
+    start = check_integer("mask.start", 0 if mask.start is None else mask.start, 0)
+    stop = n_obs if mask.stop is None else check_integer("mask.stop", mask.stop, 0)
+    if stop is None:
+        return start, None
+    if n_obs is not None and stop > n_obs:
+        raise InvalidValueError(
+            f"mask.stop={stop} must be at most n_obs={n_obs}; give a mask for these rows"
+        )
+    if start >= stop:
+        raise InvalidValueError(
+            f"mask={mask!r} must hold at least one of n_obs={n_obs} rows; its start must be below "
+            "its stop"
+        )
+    return start, stop
+
+
+def seed_of(rng: Any) -> tuple[int | str, np.random.Generator | None]:
+    """Return a seed, and the generator that it came from, if it is one.
+
+    A generator yields one seed, when it is given; None means 0.
+
+    Examples:
+        >>> seed_of(7), seed_of(None)
+        ((7, None), (0, None))
+    """
+    if rng is None:
+        return 0, None
+    if isinstance(rng, np.random.Generator):
+        return int(rng.integers(0, 2**63 - 1)), rng
+    if isinstance(rng, str):
+        return rng, None
+    return check_integer("rng", rng, None, remedy="give a seed or a numpy Generator"), None

@@ -1,0 +1,172 @@
+"""Chunks drawn with replacement: runs of rows that begin anywhere, shuffled in windows.
+
+Draw d is a run of `chunk_size` rows whose first row is a keyed hash of d. `preload` draws form a
+window. Nothing is held in memory, and any position can be computed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from feedline.errors import InvalidValueError, check_integer
+from feedline.plan.frozen import store
+from feedline.plan.orders import Indices, Order
+from feedline.plan.permutation import MAX_SIZE, Permutation, permute_numbered
+from feedline.plan.seeds import Seed, check_seed, derive_key, describe_seed
+
+__all__ = ["DrawnOrder", "EqualWindows", "uniform_below"]
+
+_HASH_SIZE = 2**62
+_DRAWS_AT_ONCE = 2**16
+
+
+def uniform_below(bounds: Indices | int, numbers: Indices, key: int) -> Indices:
+    """Return a keyed value in `[0, bound)` for each number, independent of all others.
+
+    Examples:
+        >>> bool((uniform_below(6, np.arange(100), key=1) < 6).all())
+        True
+    """
+    # Below any bound that occurs, the remainder of 62 bits is uniform for all purposes.
+    return Permutation(_HASH_SIZE, key).forward(numbers) % bounds
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrawnOrder(Order):
+    """Runs of rows drawn with replacement, `num_drawn` rows in all.
+
+    Args:
+        num_samples: The number of rows to draw from.
+        num_drawn: The number of positions of an epoch.
+        chunk_size: The number of rows of a run; the last one may be shorter.
+        preload: The number of runs that are shuffled together.
+        seed: Any integer or string.
+
+    Examples:
+        >>> order = DrawnOrder(num_samples=1000, num_drawn=64, chunk_size=8, preload=2)
+        >>> len(order.indices(0, range(64)))
+        64
+    """
+
+    num_samples: int
+    num_drawn: int
+    chunk_size: int
+    preload: int = 1
+    seed: Seed = 0
+
+    def __post_init__(self) -> None:
+        store(
+            self,
+            num_samples=check_integer("num_samples", self.num_samples, 1, _HASH_SIZE),
+            num_drawn=check_integer("num_drawn", self.num_drawn, 1, MAX_SIZE),
+            chunk_size=check_integer("chunk_size", self.chunk_size, 1, MAX_SIZE),
+            preload=check_integer("preload", self.preload, 1, MAX_SIZE),
+            seed=check_seed(self.seed),
+        )
+        if min(self.chunk_size, self.num_drawn) > self.num_samples:
+            raise InvalidValueError(
+                f"num_samples={self.num_samples} must be at least chunk_size={self.chunk_size}, or "
+                f"at least num_drawn={self.num_drawn}; use smaller chunks or draw fewer rows"
+            )
+
+    @property
+    def num_indices(self) -> int:
+        return self.num_samples
+
+    def at(self, epoch: int) -> DrawnEpoch:
+        return DrawnEpoch(self, epoch)
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "kind": "drawn",
+            "num_samples": self.num_samples,
+            "num_drawn": self.num_drawn,
+            "chunk_size": self.chunk_size,
+            "preload": self.preload,
+            "seed": describe_seed(self.seed),
+        }
+
+
+class EqualWindows:
+    """Positions cut into windows of one size; the last one holds what is left."""
+
+    def __init__(self, num_positions: int, window_size: int) -> None:
+        self.num_positions = num_positions
+        self.window_size = window_size
+        self.num_windows = -(-num_positions // window_size)
+
+    def window_starts(self, windows: Indices) -> Indices:
+        """Return where each window begins; window `num_windows` begins at the end."""
+        inside = np.minimum(windows, self.num_windows - 1) * self.window_size
+        return np.where(windows < self.num_windows, inside, self.num_positions)
+
+    def window_of(self, position: int) -> int:
+        """Return the window that holds a position."""
+        return position // self.window_size
+
+    def shuffled(self, positions: Indices, key: int, size: int) -> Indices:
+        """Return where each position is when parts of `size` positions are shuffled in themselves.
+
+        `size` divides the window size; the last part holds what is left.
+        """
+        parts = positions // size
+        places = positions - parts * size
+        last = (self.num_positions - 1) // size
+        in_last = parts == last
+        if in_last.any():
+            left = self.num_positions - last * size
+            places[in_last] = Permutation(left, key, last).forward(places[in_last])
+        whole = ~in_last
+        if whole.any():
+            places[whole] = permute_numbered(size, key, parts[whole], places[whole])
+        return places + parts * size
+
+
+class DrawnEpoch(EqualWindows):
+    """One epoch of drawn runs."""
+
+    def __init__(self, order: DrawnOrder, epoch: int) -> None:
+        super().__init__(order.num_drawn, order.chunk_size * order.preload)
+        self._order = order
+        self._draw_key = derive_key(order.seed, "draws", epoch)
+        self._window_key = derive_key(order.seed, "drawn window", epoch)
+
+    def indices(self, positions: Indices) -> Indices:
+        places = self.shuffled(positions, self._window_key, self.window_size)
+        draws = places // self._order.chunk_size
+        return self._starts(draws) + places - draws * self._order.chunk_size
+
+    def _starts(self, draws: Indices) -> Indices:
+        lengths = np.minimum(
+            self._order.chunk_size, self.num_positions - draws * self._order.chunk_size
+        )
+        return uniform_below(self._order.num_samples - lengths + 1, draws, self._draw_key)
+
+    def find(self, index: int) -> Indices:
+        """Return every position at which `index` comes; this looks at all draws."""
+        size = self._order.chunk_size
+        num_draws = -(-self.num_positions // size)
+        found = []
+        for first in range(0, num_draws, _DRAWS_AT_ONCE):
+            draws = np.arange(first, min(first + _DRAWS_AT_ONCE, num_draws), dtype=np.int64)
+            starts = self._starts(draws)
+            ends = np.minimum(starts + size, starts + self.num_positions - draws * size)
+            hit = (starts <= index) & (index < ends)
+            found.append(draws[hit] * size + index - starts[hit])
+        return np.sort(self._positions_of(np.concatenate(found)))
+
+    def _positions_of(self, places: Indices) -> Indices:
+        """Return the position that is shuffled to each place."""
+        positions = np.empty_like(places)
+        for number, place in enumerate(places.tolist()):
+            window = place // self.window_size
+            start = window * self.window_size
+            size = min(self.window_size, self.num_positions - start)
+            offset = np.array([place - start], dtype=np.int64)
+            positions[number] = (
+                start + Permutation(size, self._window_key, window).inverse(offset)[0]
+            )
+        return positions
