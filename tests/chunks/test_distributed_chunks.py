@@ -116,9 +116,9 @@ def test_windows_go_on_with_any_number_of_ranks(data: st.DataObject, n_obs: int)
             sampler.load_state_dict(state)
         if copy.deepcopy(sampler).begin(n_obs).epoch == 0:
             seen += joined(sampled(sampler, n_obs))
-    # Fewer rows left than ranks are repeated, so that all have as many.
+    # Fewer rows left than ranks are repeated, so that all of up to five have as many.
     assert set(seen) == set(range(n_obs))
-    assert len(seen) - n_obs < 2
+    assert len(seen) - n_obs < 5
 
 
 @given(st.integers(1, 4), st.integers(80, 200), st.data())
