@@ -1,6 +1,7 @@
 """The corridor between a plan and a store: batches as arrays, read ahead, in the plan's order."""
 
 from feedline.feed.blocks import BlocksAhead
+from feedline.feed.chunk_loader import ChunkBatch, ChunkLoader
 from feedline.feed.data_plan import DataPlan
 from feedline.feed.feed import FedBatch, Feed, FeedPass
 from feedline.feed.gathering import chunking_of, gather_samples
@@ -8,6 +9,8 @@ from feedline.feed.reading import Reading, Slab, read_slabs
 
 __all__ = [
     "BlocksAhead",
+    "ChunkBatch",
+    "ChunkLoader",
     "DataPlan",
     "FedBatch",
     "Feed",

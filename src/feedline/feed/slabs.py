@@ -1,57 +1,21 @@
 """Slabs: the memory that many rows are gathered into at once, handed out batch by batch.
 
-Fresh memory costs a page fault for every page, about as much as copying a row into it. So a slab is
-used again as soon as nobody holds any of its batches.
+The memory comes from a `SlabPool`: it is used again as soon as nobody holds any of its batches.
 """
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from feedline.store.columns import Arrays, Column
+from feedline.store.pool import SlabPool
 
 __all__ = ["SlabPool", "arrays_in", "bytes_for", "layout_of"]
 
 _ALIGNMENT = 64
-
-
-class SlabPool:
-    """Memory of one size for slabs; at most `max_free` unused ones are kept."""
-
-    def __init__(self, num_bytes: int, max_free: int) -> None:
-        self.num_bytes = num_bytes
-        self._max_free = max_free
-        self._free: list[NDArray[np.uint8]] = []
-        self._lent: dict[int, weakref.ref[Any]] = {}
-
-    def take(self, num_bytes: int) -> NDArray[np.uint8]:
-        """Return memory that comes back here when the last view of it is gone."""
-        if num_bytes > self.num_bytes:
-            return np.empty(num_bytes, np.uint8)
-        try:
-            memory = self._free.pop()
-        except IndexError:
-            memory = np.empty(self.num_bytes, np.uint8)
-        # Views of an array point to the array that owns the memory. Seen through a buffer, the
-        # owner is hidden, and they point to this array instead; so it lives as long as they do.
-        lease = np.frombuffer(memory.data, np.uint8)
-        key = id(lease)
-        pool = weakref.ref(self)
-
-        def give_back(_: object) -> None:
-            owner = pool()
-            if owner is not None:
-                del owner._lent[key]
-                if len(owner._free) < owner._max_free:
-                    owner._free.append(memory)
-
-        self._lent[key] = weakref.ref(lease, give_back)
-        return lease
 
 
 def layout_of(columns: Mapping[str, Column], num_rows: int) -> dict[str, tuple[int, int]]:

@@ -1,7 +1,31 @@
 """Stores: samples on disk, in chunks, read by chunk and row without running anything in a file."""
 
+from feedline.store.anndata_store import open_anndata
 from feedline.store.columns import Column
+from feedline.store.csr_store import CsrStore
+from feedline.store.dense_store import DenseStore
 from feedline.store.folder import FolderStore
+from feedline.store.matrix import MatrixStore
+from feedline.store.memory_matrix import MemoryMatrix
+from feedline.store.packing import PackResult, pack
 from feedline.store.protocol import PartedStore, Store
+from feedline.store.tokens import TokenStore
+from feedline.store.verify import Fault, VerifyResult, verify
 
-__all__ = ["Column", "FolderStore", "PartedStore", "Store"]
+__all__ = [
+    "Column",
+    "CsrStore",
+    "DenseStore",
+    "Fault",
+    "FolderStore",
+    "MatrixStore",
+    "MemoryMatrix",
+    "PackResult",
+    "PartedStore",
+    "Store",
+    "TokenStore",
+    "VerifyResult",
+    "open_anndata",
+    "pack",
+    "verify",
+]

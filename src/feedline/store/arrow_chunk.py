@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.errors import DamagedDataError, FeedlineError
+from feedline.store.arrow import import_arrow
 from feedline.store.chunk import OpenChunk
 from feedline.store.mapped import map_file
 
@@ -28,7 +28,7 @@ _Names = Sequence[str] | None
 
 def group_sizes(path: Path) -> tuple[int, ...]:
     """Return the number of samples of each row group or record batch of a file."""
-    arrow = _import("pyarrow")
+    arrow = import_arrow()
     bytes_ = map_file(path)
     with _errors_named(arrow, path):
         if path.suffix == ".parquet":
@@ -47,7 +47,7 @@ def open_group(path: Path, group: int, columns: Sequence[str] | None = None) -> 
     Numbers and bools give one value a sample, and lists of one length give an axis more. Arrow
     files that are not compressed stay mapped, except for bools, which take a bit each there.
     """
-    arrow = _import("pyarrow")
+    arrow = import_arrow()
     bytes_ = map_file(path)
     with _errors_named(arrow, path):
         read = _read_row_group if path.suffix == ".parquet" else _read_record_batch
@@ -58,17 +58,6 @@ def open_group(path: Path, group: int, columns: Sequence[str] | None = None) -> 
         arrays = {name: _column_values(arrow, path, name, table.column(name)) for name in names}
     held = sum(a.nbytes for a in arrays.values() if not np.may_share_memory(a, bytes_))
     return OpenChunk(path, arrays, num_bytes_held=held)
-
-
-def _import(name: str) -> Any:
-    # tests/test_imports.py reads literal names only, so it does not see that this is pyarrow.
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is not None and error.name.partition(".")[0] != "pyarrow":
-            raise
-        message = "parquet and Arrow files need pyarrow; install feedline[arrow]"
-        raise ModuleNotFoundError(message, name="pyarrow") from None
 
 
 @contextmanager
@@ -96,7 +85,7 @@ def _check_size(path: Path, size: int) -> int:
 
 
 def _open_parquet(arrow: Any, bytes_: NDArray[np.uint8]) -> Any:
-    return _import("pyarrow.parquet").ParquetFile(arrow.BufferReader(arrow.py_buffer(bytes_)))
+    return import_arrow("pyarrow.parquet").ParquetFile(arrow.BufferReader(arrow.py_buffer(bytes_)))
 
 
 def _open_ipc(arrow: Any, bytes_: NDArray[np.uint8], fields: list[int] | None = None) -> Any:

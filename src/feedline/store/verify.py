@@ -13,7 +13,7 @@ from feedline.errors import StoreError, check_integer
 from feedline.store.checksums import files_of
 from feedline.store.integrity import check_file
 from feedline.store.manifest import MANIFEST_NAME, ChunkFile, Manifest, read_manifest
-from feedline.store.pack.progress import open_progress
+from feedline.store.packing.progress import open_progress
 from feedline.store.paths import file_in
 
 __all__ = ["Fault", "VerifyResult", "verify"]
@@ -71,7 +71,7 @@ def verify(
     Examples:
         >>> import tempfile
         >>> import numpy as np
-        >>> from feedline.store.pack import pack
+        >>> from feedline.store.packing import pack
         >>> with tempfile.TemporaryDirectory() as parent:
         ...     result = pack({"x": np.arange(10)}, f"{parent}/data", chunk_samples=4)
         ...     _ = (result.folder / "chunk-000001.safetensors").write_bytes(b"altered")

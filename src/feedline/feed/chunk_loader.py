@@ -1,0 +1,162 @@
+"""A loader of matrices: a chunk sampler says what to read, and a store reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline.errors import (
+    CursorFormatError,
+    InvalidValueError,
+    PlanMismatchError,
+    check_choice,
+    check_integer,
+)
+from feedline.feed.readahead import ReadAhead
+from feedline.store.matrix import FetchedRows, MatrixStore, request_intervals
+
+__all__ = ["ChunkBatch", "ChunkLoader"]
+
+Request = Mapping[str, Any]
+OUTPUTS = ("stored", "numpy")
+
+
+class ChunkBatch(NamedTuple):
+    """Rows of a matrix, the values of `obs` that go with them, and their numbers."""
+
+    X: Any
+    obs: dict[str, NDArray[Any]]
+    rows: NDArray[np.int64]
+
+
+class ChunkLoader:
+    """Batches of a matrix on disk, in the order of a chunk sampler.
+
+    The next request is read and decoded while the batches of this one are used. The state counts
+    the batches that were handed out.
+
+    Args:
+        store: A matrix, such as `feedline.store.open_anndata` returns.
+        sampler: One of `feedline.chunks`, or any that yields load requests.
+        output: `"stored"` yields sparse rows as scipy CSR matrices and dense ones as arrays;
+            `"numpy"` yields arrays.
+        num_ahead: How many requests are read ahead.
+
+    Examples:
+        >>> from feedline.chunks import RandomSampler
+        >>> from feedline.store import MemoryMatrix
+        >>> store = MemoryMatrix(np.arange(200).reshape(100, 2))
+        >>> sampler = RandomSampler(chunk_size=8, preload_nchunks=4, batch_size=16)
+        >>> len(list(ChunkLoader(store, sampler)))
+        7
+    """
+
+    def __init__(
+        self,
+        store: MatrixStore,
+        sampler: Any,
+        *,
+        output: str = "stored",
+        num_ahead: int = 1,
+    ) -> None:
+        if not callable(getattr(sampler, "sample", None)):
+            raise InvalidValueError(
+                f"sampler={sampler!r:.80} must yield load requests; use one of feedline.chunks"
+            )
+        self.store = store
+        self.sampler = sampler
+        self._convert = _converter(check_choice("output", output, OUTPUTS))
+        self._num_ahead = check_integer("num_ahead", num_ahead, 0)
+        self._num_delivered = 0
+
+    @property
+    def n_obs(self) -> int:
+        """The number of rows."""
+        return self.store.shape[0]
+
+    def __len__(self) -> int:
+        """The number of batches of a whole epoch."""
+        count = getattr(self.sampler, "n_batches", None) or self.sampler.n_iters
+        return int(count(self.n_obs))
+
+    def set_epoch(self, epoch: int) -> None:
+        """Go to the beginning of `epoch`; the epoch that the sampler is in is not restarted."""
+        self._planned("set_epoch")(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the consumer is: the batches that were handed out."""
+        save = self._planned("state_dict")
+        return {"sampler": save(self._num_delivered), "data": self.store.fingerprint}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where a state was saved, on any number of ranks that the sampler allows."""
+        if not isinstance(state, Mapping) or not {"sampler", "data"} <= state.keys():
+            raise CursorFormatError(
+                f"state={state!r:.80} must be a mapping with the keys 'sampler' and 'data'; pass "
+                "what state_dict() returned"
+            )
+        if state["data"] != self.store.fingerprint:
+            raise PlanMismatchError(
+                "the data has changed since the state was saved; restore it, or start a new run "
+                "without the state",
+                {"data": (state["data"], self.store.fingerprint)},
+            )
+        self._planned("load_state_dict")(state["sampler"])
+        self._num_delivered = 0
+
+    def _planned(self, name: str) -> Callable[..., Any]:
+        found = getattr(self.sampler, name, None)
+        if found is None:
+            raise InvalidValueError(
+                f"sampler={type(self.sampler).__name__} has no {name}, so it cannot be resumed; "
+                "use one of feedline.chunks"
+            )
+        return found  # type: ignore[no-any-return]
+
+    def __iter__(self) -> Iterator[ChunkBatch]:
+        requests = ReadAhead(
+            iter(self.sampler.sample(self.n_obs)),
+            self._fetch,
+            lambda request: [request],
+            num_threads=1 if self._num_ahead else 0,
+            num_ahead=self._num_ahead,
+        )
+        try:
+            is_first = True
+            for splits, rows, numbers in requests:
+                if is_first:
+                    # Only now has the sampler begun; until then the state is that of the last pass.
+                    self._num_delivered, is_first = 0, False
+                for split in splits:
+                    batch = self._batch(rows, numbers, split)
+                    self._num_delivered += 1
+                    yield batch
+                # Held any longer, the memory of these rows could not be used again.
+                del rows
+        finally:
+            requests.close()
+
+    def _fetch(
+        self, request: Request
+    ) -> tuple[list[NDArray[np.int64]], FetchedRows, NDArray[np.int64]]:
+        wanted = request["requests"]
+        starts, ends = request_intervals(wanted, self.n_obs)
+        parts = [np.arange(s, e) for s, e in zip(starts.tolist(), ends.tolist(), strict=True)]
+        numbers = np.concatenate(parts) if parts else np.empty(0, np.int64)
+        return list(request["splits"]), self.store.fetch(wanted), numbers
+
+    def _batch(
+        self, rows: FetchedRows, numbers: NDArray[np.int64], split: NDArray[np.int64]
+    ) -> ChunkBatch:
+        index = numbers[split]
+        obs = {name: values[index] for name, values in self.store.obs.items()}
+        return ChunkBatch(self._convert(rows.take(split)), obs, index)
+
+
+def _converter(output: str) -> Callable[[Any], Any]:
+    if output == "stored":
+        return lambda rows: rows
+    return lambda rows: rows.toarray() if hasattr(rows, "toarray") else rows

@@ -1,0 +1,90 @@
+"""Matrices on disk whose rows are fetched by the request and then cut into batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline.errors import InvalidValueError
+
+__all__ = ["FetchedRows", "MatrixStore", "check_alike", "request_intervals"]
+
+Indices = NDArray[np.int64]
+Request = Sequence[slice] | NDArray[np.int64]
+
+
+class FetchedRows(Protocol):
+    """Rows in memory, in the order in which they were requested."""
+
+    @property
+    def num_rows(self) -> int:
+        """The number of rows."""
+
+    def take(self, places: Indices) -> Any:
+        """Return the rows at these places: an array, or a scipy CSR matrix. It owns its memory."""
+
+
+class MatrixStore(Protocol):
+    """A matrix on disk, with columns of values that go with its rows."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """The number of rows and of columns."""
+
+    @property
+    def obs(self) -> Mapping[str, NDArray[Any]]:
+        """A value for each row, by name; in memory."""
+
+    @property
+    def fingerprint(self) -> str:
+        """A short string that changes when the data does."""
+
+    def fetch(self, request: Request) -> FetchedRows:
+        """Read the rows of a load request. May be called from several threads at once."""
+
+
+Part = TypeVar("Part", bound=Any)
+
+
+def check_alike(parts: Sequence[Part], kind_of: Callable[[Part], Any]) -> tuple[Part, ...]:
+    """Return the parts of a matrix, or raise unless all have the same columns and types."""
+    if not parts:
+        raise InvalidValueError("parts=[] must hold at least one matrix")
+    for part in parts:
+        if kind_of(part) != kind_of(parts[0]):
+            raise InvalidValueError(
+                f"{part.name} has columns and types {kind_of(part)} but must have those of "
+                f"{parts[0].name}, {kind_of(parts[0])}"
+            )
+    return tuple(parts)
+
+
+def request_intervals(request: Request, num_rows: int) -> tuple[Indices, Indices]:
+    """Return the first row, and the one after the last, of each part of a request, or raise.
+
+    Examples:
+        >>> starts, ends = request_intervals([slice(4, 8), slice(0, 2)], num_rows=10)
+        >>> starts.tolist(), ends.tolist()
+        ([4, 0], [8, 2])
+    """
+    if isinstance(request, np.ndarray):
+        starts = request.astype(np.int64)
+        ends = starts + 1
+    else:
+        for part in request:
+            if not isinstance(part, slice) or part.step not in (None, 1) or part.stop is None:
+                raise InvalidValueError(
+                    f"requests={part!r} must be slices with a stop and without a step, or an array "
+                    "of rows"
+                )
+        starts = np.array([part.start or 0 for part in request], dtype=np.int64)
+        ends = np.array([part.stop for part in request], dtype=np.int64)
+    if len(starts) and (starts.min() < 0 or ends.max() > num_rows or (ends < starts).any()):
+        raise InvalidValueError(
+            f"requests from {starts.min()} to {ends.max()} must lie in [0, {num_rows}], each with "
+            "its start before its stop"
+        )
+    return starts, ends
