@@ -70,7 +70,7 @@ def request_intervals(request: Request, num_rows: int) -> tuple[Indices, Indices
         >>> starts.tolist(), ends.tolist()
         ([4, 0], [8, 2])
     """
-    if isinstance(request, np.ndarray):
+    if isinstance(request, np.ndarray) and request.dtype.kind in "iu":
         starts = request.astype(np.int64)
         ends = starts + 1
     else:
