@@ -16,9 +16,9 @@ import pytest
 PACKAGE = "feedline"
 SOURCE = Path(__file__).resolve().parent.parent / "src" / PACKAGE
 
-# errors ← {plan, store, steps} ← {feed, chunks} ← {torch, jax, report} ← cli ← __main__
+# {errors, lazy} ← {plan, store, steps} ← {feed, chunks} ← {torch, jax, report} ← cli ← __main__
 LAYERS = (
-    ("errors",),
+    ("errors", "lazy"),
     ("plan", "store", "steps"),
     ("feed", "chunks"),
     ("torch", "jax", "report"),
@@ -37,13 +37,18 @@ FRAMEWORKS = (
     *("torch", "torchdata", "torchvision", "lightning", "jax", "jaxlib", "flax", "tensorflow"),
     *("pandas", "polars", "pyarrow", "zarr", "scipy", "sklearn", "anndata", "h5py", "datasets"),
 )
-FRAMEWORK_FREE = {ROOT, "errors", "plan", "store", "steps", "chunks"}
+FRAMEWORK_FREE = {ROOT, "errors", "lazy", "plan", "store", "steps", "chunks"}
 
 # What a room may import inside functions, once it is needed: each is an extra.
 ON_DEMAND = {"store": {"pyarrow", "scipy", "zarr"}, "chunks": {"torch", "jax"}}
 
 # Rooms that may import nothing outside of Feedline but the standard library and these.
-ONLY_THIRD_PARTY: dict[str, set[str]] = {ROOT: {"numpy"}, "errors": set(), "plan": {"numpy"}}
+ONLY_THIRD_PARTY: dict[str, set[str]] = {
+    ROOT: {"numpy"},
+    "errors": set(),
+    "lazy": set(),
+    "plan": {"numpy"},
+}
 
 
 def forbidden_imports(source: Path) -> list[str]:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 from feedline.errors import InvalidValueError, PlanMismatchError
+from feedline.lazy import lazy
 from feedline.plan import Block, Deal, Order, PastSegment, Place, Plan, Remaining, RoundsPlan
 from feedline.plan.seeds import Seed, derive_key
 
@@ -110,7 +110,7 @@ class _ShardsDeal:
         self._batch_size = batch_size
         self._deals: dict[int, tuple[int, Deal]] = {}
 
-    @cached_property
+    @lazy
     def num_batches(self) -> int:
         return self._of(0)[1].num_batches
 

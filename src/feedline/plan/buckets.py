@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from feedline.errors import InvalidValueError, check_choice, check_sequence
+from feedline.lazy import lazy
 from feedline.plan.batch_rules import BatchRule, CostBatch, FixedBatch, TokenBatch, check_rule
 from feedline.plan.bucket_deal import BucketEpoch, BucketRest
 from feedline.plan.bucket_edges import members_by_length
@@ -39,14 +39,14 @@ class Bucket:
             )
         store(self, members=members)
 
-    @cached_property
+    @lazy
     def end(self) -> int:
         """One more than the largest index."""
         if isinstance(self.members, range):
             return max(self.members[0], self.members[-1]) + 1
         return int(self.members.max()) + 1
 
-    @cached_property
+    @lazy
     def description(self) -> dict[str, Any]:
         """The bucket as JSON values."""
         if isinstance(self.members, range):
@@ -151,7 +151,7 @@ class BucketPlan(Plan):
             options["rule"] = TokenBatch(list(members))
         return cls(buckets=[Bucket(edge, inside) for edge, inside in members.items()], **options)
 
-    @cached_property
+    @lazy
     def num_indices(self) -> int:
         return max(bucket.end for bucket in self.buckets)
 

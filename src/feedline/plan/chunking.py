@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import InitVar, dataclass, field
-from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from feedline.errors import InvalidValueError, check_integer
+from feedline.lazy import lazy
 from feedline.plan.fingerprint import digest_array
 from feedline.plan.frozen import store
 from feedline.plan.orders import Indices, check_index_list
@@ -146,7 +146,7 @@ class UnequalChunks:
     def describe(self) -> dict[str, Any]:
         return {"kind": "unequal", "sizes": self._digest}
 
-    @cached_property
+    @lazy
     def _digest(self) -> dict[str, Any]:
         return digest_array(np.diff(self._edges))
 

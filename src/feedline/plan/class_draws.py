@@ -7,12 +7,12 @@ made of runs of `chunk_size` rows that begin anywhere in the class, and is shuff
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from feedline.lazy import lazy
 from feedline.plan.drawn import EqualWindows, uniform_below
 from feedline.plan.fingerprint import digest_array
 from feedline.plan.orders import Indices, Order
@@ -63,12 +63,12 @@ class ClassDraws(Order):
             "seed": describe_seed(self.seed),
         }
 
-    @cached_property
+    @lazy
     def _described_runs(self) -> dict[str, Any]:
         runs = [self.run_starts, self.run_lengths, self.run_classes]
         return digest_array(np.concatenate(runs))
 
-    @cached_property
+    @lazy
     def table(self) -> ClassTable:
         """Where the runs of each class are."""
         return ClassTable(self)

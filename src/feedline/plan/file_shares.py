@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from feedline.errors import InvalidValueError, PlanMismatchError, check_choice, check_integer
+from feedline.lazy import lazy
 from feedline.plan.batches import Block, Place
 from feedline.plan.chunking import UnequalChunks
 from feedline.plan.frozen import store
@@ -57,10 +57,16 @@ class FileSharesPlan(Plan):
 
     def __post_init__(self) -> None:
         check_choice("strategy", self.strategy, FILE_STRATEGIES)
-        store(self, seed=check_seed(self.seed), sizes=check_index_list("sizes", self.sizes))
+        sizes = check_index_list("sizes", self.sizes).copy()
+        sizes.flags.writeable = False
+        store(self, seed=check_seed(self.seed), sizes=sizes)
+        if len(self.names) not in (0, len(sizes)):
+            raise InvalidValueError(
+                f"names has {len(self.names)} names but must have {len(sizes)}, one for each file"
+            )
         assert self.chunks.num_samples
 
-    @cached_property
+    @lazy
     def chunks(self) -> UnequalChunks:
         """The files as chunks."""
         return UnequalChunks(self.sizes)

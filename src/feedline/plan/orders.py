@@ -9,7 +9,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import accumulate
 from typing import Any, Protocol
 
@@ -17,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from feedline.errors import InvalidValueError, check_integer, check_sequence
+from feedline.lazy import lazy
 from feedline.plan.fingerprint import digest_array
 from feedline.plan.frozen import store
 from feedline.plan.permutation import MAX_SIZE, Permutation
@@ -187,7 +187,7 @@ class Subset(Order):
             )
         store(self, order=order)
 
-    @cached_property
+    @lazy
     def num_indices(self) -> int:
         assert self.selected is not None
         if isinstance(self.selected, range):
@@ -206,7 +206,7 @@ class Subset(Order):
             "order": self.order.describe(),
         }
 
-    @cached_property
+    @lazy
     def _describe_selected(self) -> Any:
         if isinstance(self.selected, range):
             return [self.selected.start, self.selected.stop, self.selected.step]
@@ -269,7 +269,7 @@ class DeferredEpoch:
         self.num_positions = num_positions
         self._prepare = prepare
 
-    @cached_property
+    @lazy
     def _order(self) -> EpochOrder:
         return self._prepare()
 

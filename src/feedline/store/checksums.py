@@ -7,6 +7,8 @@ import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from feedline.store.paths import file_in
+
 __all__ = ["checksum_files", "digest_parts", "files_of"]
 
 _BYTES_AT_ONCE = 2**20
@@ -16,10 +18,14 @@ _NUM_PARTS = 16
 
 
 def files_of(path: Path) -> list[Path]:
-    """Return the files of a chunk, in a fixed order: itself, or all in its folder."""
+    """Return the files of a chunk, in a fixed order: itself, or all in its folder.
+
+    A link that leads out of the folder is an error.
+    """
     if not path.is_dir():
         return [path]
-    return sorted(file for file in path.rglob("*") if file.is_file())
+    names = [file.relative_to(path).as_posix() for file in path.rglob("*") if not file.is_dir()]
+    return [file_in(path, name) for name in sorted(names)]
 
 
 def checksum_files(
@@ -49,6 +55,7 @@ def digest_parts(path: Path) -> str:
     """
     digest = hashlib.blake2b(digest_size=16)
     for file_path in files_of(path):
+        digest.update(file_path.relative_to(path).as_posix().encode("utf-8", "surrogateescape"))
         with open(file_path, "rb", buffering=0) as file:
             size = os.fstat(file.fileno()).st_size
             digest.update(size.to_bytes(8, "little"))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
 
 from feedline.errors import DamagedDataError
+from feedline.lazy import lazy
 from feedline.store.columns import Column, columns_of
 from feedline.store.gather import RowSource
 
@@ -37,7 +37,7 @@ class OpenChunk:
         """The columns by name."""
         return {column.name: column for column in columns_of(self.arrays, self.type_names)}
 
-    @cached_property
+    @lazy
     def rows(self) -> dict[str, RowSource]:
         """The columns, ready for rows to be copied out of them."""
         return {name: RowSource(array) for name, array in self.arrays.items()}

@@ -8,7 +8,6 @@ import json
 import os
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +15,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.errors import DamagedDataError, InvalidValueError, check_integer, check_sequence
+from feedline.lazy import lazy
 from feedline.store.checksums import digest_parts, files_of
 from feedline.store.chunk import OpenChunk
 from feedline.store.columns import Arrays, Column, check_columns
 from feedline.store.formats import is_grouped, list_group_sizes, open_chunk
 from feedline.store.integrity import check_file
 from feedline.store.manifest import Manifest, read_manifest
-from feedline.store.open_chunks import OpenChunks
+from feedline.store.open_chunks import OpenChunks, max_open_files
 from feedline.store.paths import file_in
 from feedline.store.protocol import check_rows, make_out
 
 __all__ = ["FolderStore"]
 
-_MAX_OPEN_FILES = 128
 _NUM_DIGEST_THREADS = 8
 _MAX_PARTS = 256
 # The kernel reads ahead no more than about this much for one hint.
@@ -88,7 +87,7 @@ class FolderStore:
         return other
 
     def _fresh_chunks(self) -> OpenChunks:
-        return OpenChunks(self._open, _MAX_OPEN_FILES, self._cache_bytes)
+        return OpenChunks(self._open, max_open_files(), self._cache_bytes)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_open_chunks": None}
@@ -107,12 +106,12 @@ class FolderStore:
         """The number of samples of each chunk."""
         return self._layout[1]
 
-    @cached_property
+    @lazy
     def columns(self) -> dict[str, Column]:
         """What every sample has, as recorded, or else as in the first chunk that is not empty."""
         return self._select(self._stored_columns, self.folder)
 
-    @cached_property
+    @lazy
     def _stored_columns(self) -> dict[str, Column]:
         if self.manifest.columns is not None:
             return self.manifest.columns
@@ -126,7 +125,7 @@ class FolderStore:
         """A short string that changes when the data does; asking reads a little of every file."""
         return _digest(self.part_digests, size=16)
 
-    @cached_property
+    @lazy
     def part_digests(self) -> list[str]:
         """A digest for each file; where there are very many, for each of so many runs of files."""
         files = [self.manifest.file(number) for number in range(len(self.manifest))]
@@ -153,7 +152,7 @@ class FolderStore:
         num_files = len(self.manifest)
         return num_files * part // _MAX_PARTS, num_files * (part + 1) // _MAX_PARTS
 
-    @cached_property
+    @lazy
     def _layout(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         """Return the file, the size and the group of each chunk."""
         if not any(is_grouped(entry["path"]) for entry in self.manifest.entries):
@@ -199,6 +198,7 @@ class FolderStore:
 
     def check_chunk(self, number: int) -> None:
         """Open one file of the folder, and raise unless it holds what is recorded of it."""
+        number = check_integer("number", number, 0, len(self.manifest) - 1)
         for chunk in np.flatnonzero(self._layout[0] == number).tolist():
             self._open(chunk)
 
@@ -219,6 +219,9 @@ class FolderStore:
 
     def _open(self, chunk: int) -> OpenChunk:
         opened = self._open_file(chunk)
+        if not self.chunk_sizes[chunk]:
+            # Without rows, a list in a table does not tell how long it would be.
+            return OpenChunk(opened.path, make_out(self.columns, 0, None))
         expected = {name: self._stored_columns[name] for name in self.columns}
         check_columns(opened.path, expected, opened.columns)
         arrays = {name: self._last(opened.arrays[name]) for name in self.columns}

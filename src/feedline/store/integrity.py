@@ -56,12 +56,14 @@ def _check_members(path: Path, on_bytes: Callable[[int], None]) -> None:
     try:
         with zipfile.ZipFile(path) as archive:
             for member in archive.infolist():
-                if member.compress_type != zipfile.ZIP_STORED:
-                    raise DamagedDataError(f"{path}: {member.filename!r:.80} is compressed")
+                if member.compress_type != zipfile.ZIP_STORED or member.flag_bits & 1:
+                    raise DamagedDataError(
+                        f"{path}: {member.filename!r:.80} is compressed or encrypted; it is damaged"
+                    )
                 with archive.open(member) as part:
                     while data := part.read(_BYTES_AT_ONCE):
                         on_bytes(len(data))
-    except (zipfile.BadZipFile, NotImplementedError, EOFError, ValueError) as error:
+    except (zipfile.BadZipFile, RuntimeError, EOFError, ValueError) as error:
         if isinstance(error, DamagedDataError):
             raise
         raise DamagedDataError(

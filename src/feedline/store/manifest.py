@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +18,7 @@ from feedline.errors import (
     FeedlineError,
     InvalidValueError,
     MissingDataError,
+    UnsafeDataError,
     check_integer,
 )
 from feedline.store.columns import Column
@@ -151,7 +153,10 @@ def write_manifest(folder: Path, files: Iterable[ChunkFile], columns: Iterable[C
 
 def _load(path: Path) -> dict[str, Any]:
     try:
-        size = path.stat().st_size
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise UnsafeDataError(f"{path}: must be a regular file")
+        size = status.st_size
         if size > _MAX_BYTES:
             raise DamagedDataError(
                 f"{path}: has {size} bytes but must have at most {_MAX_BYTES}; use larger chunks"
@@ -184,6 +189,7 @@ def _samples_of(path: Path, entries: list[dict[str, Any]]) -> NDArray[np.int64]:
             "at least 0"
         )
     samples = np.array(counts, dtype=np.int64)
+    samples.flags.writeable = False
     if samples.sum(dtype=np.float64) >= _MAX_SAMPLES:
         raise DamagedDataError(f"{path}: batch_files have more than {_MAX_SAMPLES} samples")
     return samples

@@ -9,7 +9,22 @@ from threading import Lock
 
 from feedline.store.chunk import OpenChunk
 
-__all__ = ["OpenChunks"]
+try:
+    import resource
+except ModuleNotFoundError:  # not on Windows
+    resource = None  # type: ignore[assignment]
+
+__all__ = ["OpenChunks", "max_open_files"]
+
+_MAX_FILES = 128
+
+
+def max_open_files() -> int:
+    """Return how many files to keep open: few enough for the process's limit to have room."""
+    if resource is None:
+        return _MAX_FILES
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _MAX_FILES if soft == resource.RLIM_INFINITY else max(1, min(_MAX_FILES, soft // 4))
 
 
 class OpenChunks:
@@ -59,6 +74,8 @@ class OpenChunks:
     def _keep(self, number: int, chunk: OpenChunk) -> None:
         with self._lock:
             self._opening.pop(number, None)
+            if number in self._chunks:
+                return
             self._chunks[number] = chunk
             self._num_files += chunk.num_files
             self._num_bytes += chunk.num_bytes_held

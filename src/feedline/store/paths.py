@@ -6,7 +6,7 @@ import os
 import stat
 from pathlib import Path, PurePosixPath
 
-from feedline.errors import MissingDataError, UnsafeDataError
+from feedline.errors import DamagedDataError, MissingDataError, StoreError, UnsafeDataError
 
 __all__ = ["check_relative", "file_in"]
 
@@ -32,16 +32,22 @@ def check_relative(owner: Path, relative: object) -> str:
 def file_in(folder: Path, relative: str, *, may_be_folder: bool = False) -> Path:
     """Return the path of a regular file in `folder`, or raise; links must not lead out of it."""
     path = folder / check_relative(folder, relative)
-    inside = os.path.realpath(folder)
-    real = os.path.realpath(path)
-    if os.path.commonpath([inside, real]) != inside:
-        raise UnsafeDataError(
-            f"{path}: leads out of its folder, to {real}; copy the file into the folder"
-        )
     try:
+        inside = os.path.realpath(folder)
+        real = os.path.realpath(path)
+        if os.path.commonpath([inside, real]) != inside:
+            raise UnsafeDataError(
+                f"{path}: leads out of its folder, to {real}; copy the file into the folder"
+            )
         mode = os.stat(real).st_mode
-    except FileNotFoundError:
+    except StoreError:
+        raise
+    except (FileNotFoundError, NotADirectoryError):
         raise MissingDataError(f"{path}: there is no such file; restore it or pack again") from None
+    except UnicodeError:
+        raise DamagedDataError(f"{folder}: path={relative!r:.200} is no name of a file") from None
+    except OSError as error:
+        raise DamagedDataError(f"{path!s:.200}: cannot be looked up ({error.strerror})") from None
     if not (stat.S_ISREG(mode) or (may_be_folder and stat.S_ISDIR(mode))):
         raise UnsafeDataError(f"{path}: must be a regular file")
     return path

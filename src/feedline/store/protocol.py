@@ -59,7 +59,10 @@ class PartedStore(Store, Protocol):
 
 def check_rows(rows: Any, num_samples: int, where: str) -> NDArray[np.int64]:
     """Return row numbers as int64, or raise an error that names the chunk."""
-    chosen = np.asarray(rows)
+    try:
+        chosen = np.asarray(rows)
+    except ValueError:
+        chosen = np.empty((0, 0))
     if chosen.ndim != 1 or (chosen.size and chosen.dtype.kind not in "iu"):
         raise InvalidValueError(f"rows={rows!r:.80} must be a flat list of integers")
     if chosen.size and (chosen.min() < 0 or chosen.max() >= num_samples):
@@ -81,9 +84,10 @@ def make_out(columns: Mapping[str, Column], num_rows: int, out: Arrays | None) -
             or array.shape != (num_rows, *column.shape)
             or array.dtype != column.dtype
             or not array.flags.c_contiguous
+            or not array.flags.writeable
         ):
             raise InvalidValueError(
-                f"out[{column.name!r}] must be a C-contiguous {column.dtype} array of shape "
-                f"{(num_rows, *column.shape)}"
+                f"out[{column.name!r}] must be a writable, C-contiguous array of {column.dtype} and "
+                f"shape {(num_rows, *column.shape)}"
             )
     return out

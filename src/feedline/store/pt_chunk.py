@@ -38,6 +38,8 @@ def open_pt(path: Path) -> OpenChunk:
     arrays: dict[str, NDArray[Any]] = {}
     type_names: dict[str, str] = {}
     for name, header in _named_tensors(path, read_tensor_pickle(records.pickle(), path)):
+        if name in arrays:
+            raise DamagedDataError(f"{path}: has two tensors that are called {name!r:.80}")
         if not header.shape:
             raise DamagedDataError(
                 f"{path}: {name!r} is one number; its first axis must be samples"

@@ -27,6 +27,7 @@ _STORAGE_TYPES = {
 _UNTYPED = ("torch.storage", "UntypedStorage")
 _DTYPES = {"bool", "bfloat16", "complex64", "complex128", "float16", "float32", "float64"}
 _DTYPES |= {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
+_MAX_KEY = 2**31
 _REBUILD = ("torch._utils", "_rebuild_tensor_v2")
 _REBUILD_TYPED = ("torch._utils", "_rebuild_tensor_v3")
 _REBUILD_PARAMETER = ("torch._utils", "_rebuild_parameter")
@@ -70,8 +71,15 @@ def read_tensor_pickle(data: bytes, path: Path) -> Any:
         raise
     except (IndexError, KeyError, ValueError, TypeError, struct.error, OverflowError) as error:
         raise DamagedDataError(
-            f"{path}: its table of tensors is damaged ({error!r}); write this chunk again"
+            f"{path}: its table of tensors is damaged ({_shorten(error)}); write this chunk again"
         ) from None
+
+
+def _shorten(error: Exception) -> str:
+    # An error of decoding text shows all of it; that may be the whole file.
+    if isinstance(error, UnicodeDecodeError):
+        return "a name is no text"
+    return f"{error!r:.200}"
 
 
 class _Machine:
@@ -147,9 +155,10 @@ class _Machine:
         if not isinstance(target, dict):
             raise TypeError("items for something that is no dict")
         for key, value in zip(items[::2], items[1::2], strict=True):
-            # Text and numbers only: the hash of nested tuples can take for ever.
-            if not isinstance(key, str | int):
-                raise TypeError("a key is neither text nor a number")
+            # The hash of nested tuples can take for ever, and long integers can share one.
+            is_number = isinstance(key, int) and -_MAX_KEY < key < _MAX_KEY
+            if not isinstance(key, str) and not is_number:
+                raise TypeError("a key is neither text nor a small number")
             target[key] = value
 
     def _append(self, items: list[Any]) -> None:
@@ -163,8 +172,8 @@ class _Machine:
         is_type = module == "torch" and (name in _STORAGE_TYPES or name in _DTYPES)
         if (module, name) not in known and not is_type:
             raise UnsafeDataError(
-                f"{self._path}: its pickle asks for {module}.{name}, which is no part of a tensor; "
-                "it was not run. Only open files from people you trust, or save plain tensors"
+                f"{self._path}: its pickle asks for {module:.80}.{name:.80}, which is no part of a "
+                "tensor of a known type; it was not run. Save plain tensors with torch.save"
             )
         self._stack.append(_Name(module, name))
 
@@ -192,23 +201,32 @@ class _Machine:
         elif name.key == _ORDERED_DICT and not arguments:
             self._stack.append({})
         elif name.key in (_REBUILD, _REBUILD_TYPED):
-            self._stack.append(_header(name, arguments))
+            self._stack.append(_header(self._path, name, arguments))
         else:
             raise TypeError(f"a call of {name.module}.{name.name}")
 
 
-def _header(name: _Name, arguments: tuple[Any, ...]) -> TensorHeader:
+def _header(path: Path, name: _Name, arguments: tuple[Any, ...]) -> TensorHeader:
     storage, offset, shape, strides = arguments[:4]
-    type_name = storage.type_name if isinstance(storage, _Storage) else None
+    if not isinstance(storage, _Storage):
+        raise TypeError("a tensor without a storage")
+    type_name = storage.type_name
     if name.key == _REBUILD_TYPED:
-        type_name = arguments[6].name
-        if type_name not in _DTYPES:
-            raise ValueError(f"an unknown type {type_name!r}")
+        dtype = arguments[6]
+        if not isinstance(dtype, _Name) or dtype.name not in _DTYPES:
+            raise ValueError("a tensor of an unknown type")
+        type_name = dtype.name
     sizes = [offset, *shape, *strides]
     if type_name is None or not all(type(size) is int and size >= 0 for size in sizes):
         raise ValueError("a tensor without a type, or with a negative size")
     if len(shape) != len(strides) or len(shape) > 32:
         raise ValueError(f"a tensor with {len(shape)} axes and {len(strides)} strides")
+    more = arguments[7:] if name.key == _REBUILD_TYPED else arguments[6:]
+    if any(more):
+        raise DamagedDataError(
+            f"{path}: a tensor is stored as the conjugate or the negative of another; save it "
+            "after resolve_conj() and resolve_neg()"
+        )
     return TensorHeader(storage.record, type_name, offset, tuple(shape), tuple(strides))
 
 

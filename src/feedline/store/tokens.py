@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from feedline.errors import DamagedDataError, InvalidValueError, check_choice, check_integer
+from feedline.lazy import lazy
 from feedline.store.checksums import digest_parts
 from feedline.store.columns import Arrays, Column, dtype_named
 from feedline.store.gather import RowSource
@@ -83,7 +83,7 @@ class TokenStore:
         """The number of windows."""
         return (self._num_tokens - self.window) // self.stride + 1
 
-    @cached_property
+    @lazy
     def chunk_sizes(self) -> NDArray[np.int64]:
         """The number of samples of each chunk; only the last may have fewer."""
         num_chunks = -(-self.num_samples // self._chunk_windows)
@@ -97,7 +97,7 @@ class TokenStore:
         """The one column, "tokens"."""
         return {"tokens": Column("tokens", self._dtype_name, (self.window,))}
 
-    @cached_property
+    @lazy
     def fingerprint(self) -> str:
         """A short string that changes when the tokens or the windows do."""
         parts = [digest_parts(self.path), self.window, self.stride, self._dtype_name]

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from fractions import Fraction
-from functools import cached_property
 from itertools import product
 from math import isqrt
 from types import MappingProxyType
 from typing import Any, Literal
 
 from feedline.errors import InvalidValueError, check_choice, check_integer
+from feedline.lazy import lazy
 
 __all__ = [
     "PRESETS",
@@ -105,7 +105,7 @@ class BucketCalculator:
         assert self.preset is not None
         return PRESETS[self.preset]
 
-    @cached_property
+    @lazy
     def buckets(self) -> tuple[Resolution, ...]:
         """Every bucket once, by pixels and then by aspect ratio, narrow before wide.
 

@@ -13,13 +13,13 @@ import os
 import reprlib
 from collections.abc import Iterator
 from fractions import Fraction
-from functools import cached_property
 from pathlib import Path, PureWindowsPath
 from typing import Any, NoReturn, SupportsIndex, TypedDict
 
 from torch.utils.data import Dataset
 
 from feedline.errors import InvalidValueError
+from feedline.lazy import lazy
 from feedline.torch.calculator import AspectName, BucketCalculator, Resolution, name_of_ratio
 
 __all__ = ["MAX_FILE_BYTES", "MAX_SIDE", "BucketGroup", "BucketKey", "MultiresolutionDataset"]
@@ -127,7 +127,7 @@ class MultiresolutionDataset(Dataset[Any]):
         """
         return item
 
-    @cached_property
+    @lazy
     def fingerprint(self) -> str:
         """A digest of every item's bucket, in order: ranks that list alike have the same."""
         keys: list[str] = [""] * len(self)

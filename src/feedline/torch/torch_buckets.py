@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from feedline.lazy import lazy
 from feedline.plan import BatchRule, Bucket, EpochOrder, FixedBatch, Plan, Remaining
 from feedline.plan.bucket_deal import BucketRest
 from feedline.plan.frozen import store
@@ -70,7 +70,7 @@ class _TorchBucketEpoch:
         self.rule = plan.rule
         self.tail = plan.tail
 
-    @cached_property
+    @lazy
     def _drawn(self) -> tuple[list[int], dict[int, NDArray[np.int64]]]:
         plan = self._plan
         generator = generator_of(plan.seed, self._epoch)

@@ -1,0 +1,175 @@
+"""Rows copied out of arrays, and back into them, are those that numpy's indexing gives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import hypothesis.strategies as st
+import numpy as np
+from hypothesis import given, settings
+from numpy.typing import NDArray
+
+from feedline.store.gather import RowSource, gather, scatter
+
+TYPE_NAMES = ("bool", "int8", "uint16", "int32", "uint64", "float16", "float64", "complex128")
+LAYOUTS = ("plain", "strided", "reversed", "fortran", "unaligned", "sliced", "repeated", "frozen")
+
+
+def numbered(type_name: str, shape: tuple[int, ...], seed: int) -> NDArray[Any]:
+    """An array of any bits that are values of the type."""
+    generator = np.random.default_rng(seed)
+    if type_name == "bool":
+        return generator.integers(0, 2, shape).astype(bool)
+    return generator.integers(0, 100, shape).astype(type_name)
+
+
+def laid_out(array: NDArray[Any], layout: str) -> NDArray[Any]:
+    """The same values at other places in memory."""
+    if layout == "strided":
+        spread = np.zeros((2 * len(array), *array.shape[1:]), array.dtype)
+        spread[::2] = array
+        return spread[::2]
+    if layout == "reversed":
+        return array[::-1].copy()[::-1]
+    if layout == "fortran":
+        return np.asfortranarray(array)
+    if layout == "unaligned":
+        held = np.zeros(array.nbytes + 1, np.uint8)
+        moved: NDArray[Any] = np.ndarray(array.shape, array.dtype, held.data, offset=1)
+        moved[...] = array
+        return moved
+    if layout == "sliced":
+        # The columns of a wider table, as tensors that share a storage have them.
+        wide = np.zeros((len(array), *(size + 2 for size in array.shape[1:])), array.dtype)
+        inside = (slice(None), *(slice(1, 1 + size) for size in array.shape[1:]))
+        wide[inside] = array
+        return wide[inside]
+    if layout == "repeated":
+        return np.broadcast_to(array[:1], array.shape)
+    if layout == "frozen":
+        array.flags.writeable = False
+    return array
+
+
+@st.composite
+def sources(draw: st.DrawFn) -> NDArray[Any]:
+    type_name = draw(st.sampled_from(TYPE_NAMES))
+    inner = draw(st.lists(st.integers(0, 4), max_size=3))
+    shape = (draw(st.integers(1, 9)), *inner)
+    array = numbered(type_name, shape, draw(st.integers(0, 99)))
+    return laid_out(array, draw(st.sampled_from(LAYOUTS)))
+
+
+def some_rows(draw: Any, source: NDArray[Any]) -> NDArray[np.int64]:
+    """Any rows, in any order, also repeated, also none."""
+    listed = draw(st.lists(st.integers(0, len(source) - 1), max_size=20))
+    return np.array(listed, dtype=np.int64)
+
+
+def blank(shape: tuple[int, ...], dtype: Any, is_unaligned: bool = False) -> NDArray[Any]:
+    """A C-contiguous array of bits that no source has."""
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    held = np.full(size + 1, 0xAB, np.uint8)
+    made: NDArray[Any] = np.ndarray(shape, dtype, held.data, offset=int(is_unaligned))
+    return made
+
+
+@settings(max_examples=200)
+@given(sources(), st.data())
+def test_gathered_rows_are_those_of_numpy(source: NDArray[Any], data: st.DataObject) -> None:
+    rows = some_rows(data.draw, source)
+    before = source.copy()
+    out = blank((len(rows), *source.shape[1:]), source.dtype, data.draw(st.booleans()))
+    RowSource(source).gather(rows, out)
+    assert np.array_equal(out, source[rows])
+    assert np.array_equal(source, before)
+
+
+@given(sources(), st.data())
+def test_one_source_serves_many_times(source: NDArray[Any], data: st.DataObject) -> None:
+    prepared = RowSource(source)
+    for _ in range(3):
+        rows = some_rows(data.draw, source)
+        out = blank((len(rows), *source.shape[1:]), source.dtype)
+        prepared.gather(rows, out)
+        assert np.array_equal(out, source[rows])
+
+
+@given(sources(), st.data())
+def test_gathering_fills_a_part_of_a_larger_array_and_nothing_else(
+    source: NDArray[Any], data: st.DataObject
+) -> None:
+    rows = some_rows(data.draw, source)
+    whole = blank((len(rows) + 4, *source.shape[1:]), source.dtype)
+    before = whole.tobytes()
+    gather(source, rows, whole[2:-2])
+    assert np.array_equal(whole[2:-2], source[rows])
+    edge = 2 * (whole[:1].nbytes)
+    after = whole.tobytes()
+    assert (after[:edge], after[len(after) - edge :]) == (
+        before[:edge],
+        before[len(after) - edge :],
+    )
+
+
+def test_many_rows_of_a_source_with_gaps_come_in_parts() -> None:
+    wide = np.arange(3000 * 200).reshape(3000, 200)
+    source = wide[:, 50:150]
+    rows = np.random.default_rng(0).integers(0, 3000, 5000)
+    out = np.empty((5000, 100), np.int64)
+    RowSource(source).gather(rows, out)
+    assert np.array_equal(out, source[rows])
+
+
+def test_rows_longer_than_a_part_come_one_by_one() -> None:
+    wide = np.arange(4 * 50_000).reshape(4, 50_000)
+    source = wide[:, :40_000]
+    out = np.empty((3, 40_000), np.int64)
+    RowSource(source).gather(np.array([3, 0, 3]), out)
+    assert np.array_equal(out, source[[3, 0, 3]])
+
+
+def test_a_source_without_rows_gives_none() -> None:
+    out = np.empty((0, 3), np.int64)
+    RowSource(np.empty((0, 3), np.int64)).gather(np.empty(0, np.int64), out)
+    assert out.shape == (0, 3)
+
+
+def test_a_source_outlives_the_names_of_its_array() -> None:
+    sources = [RowSource(np.full((50, 7), number)) for number in range(200)]
+    for number, source in enumerate(sources):
+        out = np.empty((50, 7), np.int64)
+        source.gather(np.arange(50), out)
+        assert np.all(out == number)
+
+
+@settings(max_examples=150)
+@given(
+    st.sampled_from(TYPE_NAMES),
+    st.lists(st.integers(0, 4), max_size=3),
+    st.integers(0, 9),
+    st.integers(0, 9),
+    st.integers(0, 99),
+    st.booleans(),
+)
+def test_scattered_rows_are_those_of_numpy(
+    type_name: str, inner: list[int], num_rows: int, num_more: int, seed: int, is_unaligned: bool
+) -> None:
+    source = numbered(type_name, (num_rows, *inner), seed)
+    places = np.random.default_rng(seed).permutation(num_rows + num_more)[:num_rows]
+    out = blank((num_rows + num_more, *inner), type_name, is_unaligned)
+    out[...] = 0
+    expected = np.array(out)
+    expected[places] = source
+    scatter(source, out, places)
+    assert np.array_equal(out, expected)
+
+
+@given(sources(), st.data())
+def test_scattering_undoes_gathering(source: NDArray[Any], data: st.DataObject) -> None:
+    order = np.array(data.draw(st.permutations(range(len(source)))), dtype=np.int64)
+    taken = np.empty(source.shape, source.dtype)
+    back = np.empty(source.shape, source.dtype)
+    gather(source, order, taken)
+    scatter(taken, back, order)
+    assert np.array_equal(back, source)
