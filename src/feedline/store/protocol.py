@@ -87,7 +87,7 @@ def make_out(columns: Mapping[str, Column], num_rows: int, out: Arrays | None) -
             or not array.flags.writeable
         ):
             raise InvalidValueError(
-                f"out[{column.name!r}] must be a writable, C-contiguous array of {column.dtype} and "
-                f"shape {(num_rows, *column.shape)}"
+                f"out[{column.name!r}] must be a writable, C-contiguous array of "
+                f"{column.dtype} with shape {(num_rows, *column.shape)}"
             )
     return out
