@@ -16,10 +16,10 @@ BENCH := $(VENV_BENCH)/.installed
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-matrix bench lint format docs clean
+.PHONY: help demo test test-slow test-matrix test-annbatch bench lint format docs clean
 
 help: ## Print this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(DEV) ## Run the example: one plan, four ranks
 	$(VENV)/bin/python examples/plan_four_ranks.py
@@ -34,9 +34,14 @@ test-matrix: ## Run the golden vectors on every Python found, with the oldest an
 	@$(require-python)
 	$(PYTHON) scripts/test_matrix.py
 
+test-annbatch: ## Run the tests beside annbatch, on a Python 3.12 or 3.13 if there is one
+	@$(require-python)
+	$(PYTHON) scripts/test_annbatch.py
+
 bench: $(BENCH) ## Run the benchmarks (installs their peers into .venv-bench)
 	$(VENV_BENCH)/bin/python benchmarks/plan.py
 	$(VENV_BENCH)/bin/python benchmarks/samplers.py
+	$(VENV_BENCH)/bin/python benchmarks/folder.py
 
 lint: $(DEV) ## Check style, formatting and types
 	$(VENV)/bin/ruff check .
@@ -51,7 +56,7 @@ docs: $(DEV) ## Build the documentation into site/
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict
 
 clean: ## Remove environments, caches and build outputs
-	rm -rf $(VENV) $(VENV_BENCH) .venv-matrix site build dist
+	rm -rf $(VENV) $(VENV_BENCH) .venv-matrix .venv-annbatch site build dist
 	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find src tests scripts examples benchmarks -name __pycache__ -type d -prune \
 		-exec rm -rf {} + 2>/dev/null || true

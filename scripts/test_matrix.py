@@ -1,7 +1,6 @@
 """Run the tests marked `matrix` on every supported Python, with the oldest and the newest numpy.
 
-Interpreters come from the environment variable FEEDLINE_PYTHONS (paths or commands, separated as in
-PATH) when it is set, else from PATH and from pyenv. Each run gets a fresh environment under
+Each run gets a fresh environment under
 `.venv-matrix/`, with the package installed as a user would install it. The environment is removed
 when its run passes and kept, next to its log, when it fails.
 
@@ -12,13 +11,13 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from interpreters import find_interpreters
 
 ROOT = Path(__file__).resolve().parent.parent
 WORK = ROOT / ".venv-matrix"
@@ -26,8 +25,6 @@ WORK = ROOT / ".venv-matrix"
 NEWEST_NUMPY = "2.4.*"
 # The oldest numpy we support that has wheels for that Python.
 OLDEST_NUMPY = {"3.11": "1.26.0", "3.12": "1.26.0", "3.13": "2.1.0"}
-
-PROBE = "import ensurepip, sys, venv; print('%d.%d' % sys.version_info[:2]); print(sys.executable)"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +43,7 @@ def main() -> int:
     parser.add_argument("--tests", default="tests/plan", help="what to give pytest to collect")
     tests = parser.parse_args().tests
 
-    interpreters = find_interpreters()
+    interpreters = find_interpreters(OLDEST_NUMPY)
     runs = []
     for version, executable in interpreters.items():
         for numpy in (OLDEST_NUMPY[version], NEWEST_NUMPY):
@@ -61,58 +58,6 @@ def main() -> int:
         print("no interpreter found; install one or set FEEDLINE_PYTHONS", file=sys.stderr)
         return 1
     return 0 if all(run.passed for run in runs) else 1
-
-
-def find_interpreters() -> dict[str, str]:
-    """The first working interpreter of each supported version, by version."""
-    found: dict[str, str] = {}
-    for candidate in candidates():
-        probed = probe(candidate)
-        if probed is not None and probed[0] in OLDEST_NUMPY:
-            found.setdefault(*probed)
-    return dict(sorted(found.items()))
-
-
-def candidates() -> Iterator[str]:
-    """Commands and paths that may be an interpreter, in order of preference."""
-    given = os.environ.get("FEEDLINE_PYTHONS")
-    if given:
-        yield from filter(None, given.split(os.pathsep))
-        return
-    for version in OLDEST_NUMPY:
-        yield f"python{version}"
-        yield from pyenv_interpreters(version)
-    yield sys.executable
-
-
-def pyenv_interpreters(version: str) -> list[str]:
-    """The interpreters of that version that pyenv has installed, newest patch release first."""
-    try:
-        root = subprocess.run(["pyenv", "root"], capture_output=True, text=True, check=True).stdout
-    except (OSError, subprocess.CalledProcessError):
-        return []
-    patches = {}
-    for path in (Path(root.strip()) / "versions").glob(f"{version}.*"):
-        # Only plain releases: no pre-releases, no free-threaded builds, no named environments.
-        if match := re.fullmatch(re.escape(version) + r"\.(\d+)", path.name):
-            patches[int(match[1])] = str(path / "bin" / "python")
-    return [patches[patch] for patch in sorted(patches, reverse=True)]
-
-
-def probe(candidate: str) -> tuple[str, str] | None:
-    """The version and the path of an interpreter; None if it does not run or cannot make a venv.
-
-    A command on PATH proves nothing: pyenv puts one there for every version it has ever installed,
-    and it fails unless that version is selected.
-    """
-    command = shutil.which(candidate)
-    if command is None:
-        return None
-    result = subprocess.run([command, "-c", PROBE], capture_output=True, text=True)
-    if result.returncode != 0:
-        return None
-    version, executable = result.stdout.splitlines()
-    return version, executable
 
 
 def run_one(version: str, executable: str, numpy: str, tests: str) -> Run:
