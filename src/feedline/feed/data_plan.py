@@ -43,6 +43,9 @@ class DataPlan(Plan):
     def begin(self, epoch: int) -> Remaining:
         return self.plan.begin(epoch)
 
+    def largest_batch(self, batch_size: int) -> int:
+        return self.plan.largest_batch(batch_size)
+
     def describe(self) -> dict[str, Any]:
         return {"kind": "data", "data": self._describe_data(), "plan": self.plan.describe()}
 

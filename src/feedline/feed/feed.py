@@ -119,7 +119,7 @@ class Feed:
         slabs = read_slabs(
             self.store, self._chunking, segment, self.rank, segment.num_done, self._reading
         )
-        return FeedPass(slabs, self._delivered)
+        return FeedPass(slabs, self._delivered, self.store)
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the consumer is; save it on any rank, load it on any number of them."""
@@ -179,15 +179,21 @@ class _Delivered:
 class FeedPass(Iterator[FedBatch]):
     """One walk through the batches. Dropping it, or `close`, ends its threads."""
 
-    def __init__(self, slabs: Slabs, delivered: _Delivered) -> None:
+    def __init__(self, slabs: Slabs, delivered: _Delivered, store: Store) -> None:
         self._slabs = slabs
         self._delivered = delivered
+        self._store = store
+        self._num_slabs = 0
         self._batches: Iterator[FedBatch] = iter(())
 
     def __next__(self) -> FedBatch:
         batch = next(self._batches, None)
         if batch is None:
+            if self._num_slabs == 1:
+                # Known from now on, so that a state can be saved even when a file is lost.
+                _ = self._store.fingerprint
             self._batches = _batches_of(next(self._slabs))
+            self._num_slabs += 1
             batch = next(self._batches)
         self._delivered.num_batches = batch.number + 1
         return batch

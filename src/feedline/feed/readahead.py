@@ -52,10 +52,12 @@ class ReadAhead(Generic[Job, Result]):
         if not self._waiting:
             self.close()
             raise StopIteration
-        job, future = self._waiting.popleft()
+        # A job is taken off when it is done: an interrupt must not pass over it.
+        job, future = self._waiting[0]
         try:
             result = self._work(job) if future is None else future.result()
         except Exception as error:
+            self._waiting.popleft()
             parts = self._split(job)
             if len(parts) < 2:
                 self.close()
@@ -63,6 +65,7 @@ class ReadAhead(Generic[Job, Result]):
                 raise
             self._waiting.extendleft((part, None) for part in reversed(parts))
             return next(self)
+        self._waiting.popleft()
         if self._num_ahead:
             self._submit()
         return result

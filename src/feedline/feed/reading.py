@@ -72,17 +72,18 @@ def read_slabs(
         >>> folder.cleanup()
     """
     columns = store.columns
-    batch_bytes = bytes_for(columns, segment.batch_size)
+    batch_size = segment.plan.largest_batch(segment.batch_size)
+    batch_bytes = bytes_for(columns, batch_size)
     budget = reading.memory_budget
     if batch_bytes > budget:
         raise InvalidValueError(
             f"memory_budget={budget} must be at least {batch_bytes}, the bytes of one batch of "
-            f"{segment.batch_size}; use a smaller batch or a larger budget"
+            f"{batch_size}; use a smaller batch or a larger budget"
         )
     slab_bytes = max(batch_bytes, min(_MAX_SLAB_BYTES, budget // (reading.num_threads + 3)))
     num_most = max(1, slab_bytes // max(batch_bytes, 1))
-    num_most = min(num_most, max(1, _MAX_SLAB_ROWS // segment.batch_size))
-    slab_bytes = bytes_for(columns, num_most * segment.batch_size)
+    num_most = min(num_most, max(1, _MAX_SLAB_ROWS // batch_size))
+    slab_bytes = bytes_for(columns, num_most * batch_size)
     # One slab is in the consumer's hands, and the one before it may still be.
     num_slabs = budget // max(slab_bytes, 1)
     pool = SlabPool(slab_bytes, max_free=max(1, min(num_slabs, reading.num_threads + 3)))

@@ -168,6 +168,9 @@ class BucketPlan(Plan):
         )
         return BucketRest(prepared, (0,) * len(self.buckets), 0)
 
+    def largest_batch(self, batch_size: int) -> int:
+        return max(self.rule.batch_size(i, batch_size) for i in range(len(self.buckets)))
+
     def describe(self) -> dict[str, Any]:
         return {
             "kind": "buckets",

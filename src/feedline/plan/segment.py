@@ -93,6 +93,10 @@ class Plan(ABC):
             )
         return self
 
+    def largest_batch(self, batch_size: int) -> int:
+        """Return the most samples that one batch of a rank can have."""
+        return batch_size
+
     @property
     def fields(self) -> dict[str, Any]:
         """Everything that decides the order, with the version of the algorithms."""

@@ -71,6 +71,10 @@ class FolderBatches(PlanSampler[Batch]):
         """Raise `DesyncError` unless all ranks are about to do the same."""
         self._compare_ranks(running)
 
+    def forget_loaded(self) -> None:
+        """Let the next pass begin at the start of the epoch: the loaded state has been used."""
+        self._loaded = self._resumed = None
+
     def next_segment(self) -> Segment:
         """Return the segment in which the next pass begins."""
         return self._segment_at(self._loaded)

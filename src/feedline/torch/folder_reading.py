@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import numpy as np
 import torch
 
+from feedline.errors import StoreError
 from feedline.feed import BlocksAhead, gather_samples
 from feedline.feed.reading import Slabs
 from feedline.plan import Chunking, Segment
@@ -61,28 +62,39 @@ def batches_in_worker(
     regions: Regions | None,
 ) -> Iterator[FolderBatch]:
     """Yield the batches with these numbers, in regions if there are any."""
-    columns = store.columns
     blocks = BlocksAhead(segment, rank)
-    num_most = max(1, _ROWS_AT_ONCE // segment.batch_size)
-    for some in _portions(numbers, num_most):
+
+    def read(some: range) -> Iterator[FolderBatch]:
         block = blocks.part(some[0], some[-1] + 1)
         spans = list(pairwise(block.bounds.tolist()))[:: some.step]
         indices = np.concatenate([block.indices[first:end] for first, end in spans])
         sizes = [end - first for first, end in spans]
         if regions is None:
-            arrays = make_out(columns, len(indices), None)
+            arrays = make_out(store.columns, len(indices), None)
             gather_samples(store, chunking, indices, arrays)
-            sequences, targets = (_split(arrays, sizes, columns, prefix) for prefix in PARTS)
-            for inputs, outputs in zip(sequences, targets, strict=True):
-                # Copied, or torch would send the memory of all batches with each.
-                yield _copied(inputs), _copied(outputs), None, None, None
-        else:
-            arrays, parts = share_batches(regions, columns, sizes, PARTS)
-            gather_samples(store, chunking, indices, arrays)
-            for inputs, outputs in parts:
-                yield inputs, outputs, None, None, None
-        # Held any longer, this would keep a region from being used again.
-        del arrays, inputs, outputs
+            return _copied_batches(arrays, sizes, store.columns)
+        arrays, parts = share_batches(regions, store.columns, sizes, PARTS)
+        gather_samples(store, chunking, indices, arrays)
+        return ((inputs, outputs, None, None, None) for inputs, outputs in parts)
+
+    for some in _portions(numbers, max(1, _ROWS_AT_ONCE // segment.batch_size)):
+        try:
+            batches = read(some)
+        except StoreError:
+            if len(some) == 1:
+                raise
+            # One by one, so that those before the one that cannot be read are delivered.
+            batches = chain.from_iterable(map(read, (some[i : i + 1] for i in range(len(some)))))
+        yield from batches
+
+
+def _copied_batches(
+    arrays: Arrays, sizes: list[int], columns: Mapping[str, Column]
+) -> Iterator[FolderBatch]:
+    """Yield batches that share no memory: torch would send all that is shared with each."""
+    sequences, targets = (_split(arrays, sizes, columns, prefix) for prefix in PARTS)
+    for inputs, outputs in zip(sequences, targets, strict=True):
+        yield _copied(inputs), _copied(outputs), None, None, None
 
 
 def _portions(numbers: range, num_most: int) -> Iterator[range]:

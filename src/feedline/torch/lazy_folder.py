@@ -129,8 +129,8 @@ class LazyFolderDataset(FedDataset[FolderBatch]):
         """Go to the beginning of `epoch`, in workers too; the present one is not restarted."""
         before = self.epoch
         self.batches.set_epoch(epoch)
-        if epoch != before:
-            self._place.go_to_epoch(epoch)
+        if epoch != before or epoch != self._place.epoch:
+            self._place.go_to_epoch(self.epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the training loop is; only the loader knows when there are workers."""
@@ -150,6 +150,8 @@ class LazyFolderDataset(FedDataset[FolderBatch]):
     def announce(self, running: Pass) -> None:
         """Tell workers about a pass that their loader has begun, once the ranks agree on it."""
         self.batches.compare_ranks(running)
+        # Known from now on, so that a state can be saved even when a file is lost.
+        _ = self.store.fingerprint
         self._place.go_to(running.segment)
 
     def __iter__(self) -> Iterator[FolderBatch]:
@@ -161,7 +163,7 @@ class LazyFolderDataset(FedDataset[FolderBatch]):
         # persistent workers count their passes together.
         pass_number = (worker.seed - worker.id + self._num_worker_passes) % (2**62) + 1
         segment = self._place.begin_in_worker(
-            self.batches.plan, self.batches.num_replicas, self.batch_size, pass_number
+            self.batches.plan, self.batches.num_replicas, self.batch_size, pass_number, worker.id
         )
         if self._regions is None and can_share():
             # Kept for as long as the worker lives: batches wait in its queue when a pass ends.
@@ -176,7 +178,11 @@ class LazyFolderDataset(FedDataset[FolderBatch]):
         return {**self.__dict__, "batches": self.batches.resolved(), "_regions": None}
 
     def _in_process(self, bound: Pass | None) -> Iterator[FolderBatch]:
+        if bound is None and self._place.was_taken:
+            self.batches.forget_loaded()
         running = self.batches.take_pass(bound)
+        # Workers that are started later begin where this pass did not: at the epoch's start.
+        self._place.go_to_epoch(running.segment.epoch)
         slabs = read_slabs(
             self.store,
             self._chunking,
@@ -188,6 +194,9 @@ class LazyFolderDataset(FedDataset[FolderBatch]):
         for number, batch in batches_in_slabs(slabs, self.store.columns):
             running.block_end = number + 1
             yield batch
+            if number == running.start:
+                # Known from now on, so that a state can be saved even when a file is lost.
+                _ = self.store.fingerprint
 
 
 class SequifierDatasetFromFolderLazy(LazyFolderDataset):

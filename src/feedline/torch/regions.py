@@ -12,6 +12,7 @@ Where either is missing (any system but Linux), batches travel as torch sends th
 
 from __future__ import annotations
 
+import copy
 import mmap
 import os
 import weakref
@@ -31,6 +32,8 @@ __all__ = ["Regions", "SharedColumns", "can_share", "share_batches"]
 
 # Where a column of a batch lies: its first byte, its numpy type, its shape and its own type.
 _Part = tuple[int, str, tuple[int, ...], str]
+# A region, and how often it had been lent.
+_Key = tuple[bytes, int]
 _MARK_BYTES = 4096
 _HELD, _DROPPED = 0, 1
 
@@ -108,6 +111,8 @@ class _Region:
         self._map = mmap.mmap(self.descriptor, self.size)
         self._lease: weakref.ref[Any] | None = None
         self._num_sent = 0
+        # Numbers of processes and descriptors are used again; this never is.
+        self._name = os.urandom(16)
         self._num_lent = 0
 
     @property
@@ -126,14 +131,15 @@ class _Region:
         self._lease = weakref.ref(lease)
         return lease
 
-    def send(self) -> tuple[tuple[int, int, int], int, int] | None:
+    def send(self) -> tuple[_Key, str, int, int] | None:
         """Return what the receiver needs to open this region, or None if all marks are taken."""
         if self._num_sent == _MARK_BYTES:
             return None
         mark = self.num_bytes + self._num_sent
         self._map[mark] = _HELD
         self._num_sent += 1
-        return (os.getpid(), self.descriptor, self._num_lent), self.size, mark
+        path = f"/proc/{os.getpid()}/fd/{self.descriptor}"
+        return (self._name, self._num_lent), path, self.size, mark
 
 
 class SharedColumns(dict[str, torch.Tensor]):
@@ -149,7 +155,12 @@ class SharedColumns(dict[str, torch.Tensor]):
 
     def __copy__(self) -> SharedColumns:
         # torch copies a mapping before it puts converted entries in.
-        return SharedColumns(self._shared, self._region, self._parts)
+        other = SharedColumns(self, self._region, self._parts)
+        other._shared = self._shared
+        return other
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> dict[str, torch.Tensor]:
+        return copy.deepcopy(dict(self), memo)
 
     def __reduce__(self) -> Any:
         # Where somebody put other tensors in, all travel as torch sends them.
@@ -174,17 +185,16 @@ class _Opened(mmap.mmap):
                 self[mark] = _DROPPED
 
 
-# Regions that are in use here, by worker, descriptor and number of the lending: the batches of one
-# lending share a mapping.
-_opened: weakref.WeakValueDictionary[tuple[int, int, int], _Opened] = weakref.WeakValueDictionary()
+# Regions that are in use here: the batches of one lending share a mapping.
+_opened: weakref.WeakValueDictionary[_Key, _Opened] = weakref.WeakValueDictionary()
 
 
 def _receive(
-    key: tuple[int, int, int], size: int, mark: int, parts: dict[str, _Part]
+    key: _Key, path: str, size: int, mark: int, parts: dict[str, _Part]
 ) -> dict[str, torch.Tensor]:
     opened = _opened.get(key)
     if opened is None or opened.process != os.getpid():
-        opened = _open(key, size)
+        opened = _opened[key] = _open(path, size)
     opened.marks.append(mark)
     return {
         name: as_tensor(np.ndarray(shape, dtype, opened, start), type_name)
@@ -192,13 +202,11 @@ def _receive(
     }
 
 
-def _open(key: tuple[int, int, int], size: int) -> _Opened:
-    process, descriptor, _ = key
-    file = os.open(f"/proc/{process}/fd/{descriptor}", os.O_RDWR | os.O_CLOEXEC)
+def _open(path: str, size: int) -> _Opened:
+    file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
         opened = _Opened(file, size)
     finally:
         os.close(file)
     opened.marks, opened.process = [], os.getpid()
-    _opened[key] = opened
     return opened

@@ -7,6 +7,8 @@ here, and each worker reads it when a pass begins.
 
 from __future__ import annotations
 
+import os
+
 import torch
 
 from feedline.errors import InvalidValueError
@@ -15,8 +17,10 @@ from feedline.plan import PastSegment, Plan, Segment
 __all__ = ["SharedPlace"]
 
 _MAX_HISTORY = 256
+_MAX_WORKERS = 256
 _EPOCH, _IS_RESUMED, _TAKEN_BY, _IN_WORKERS, _NUM_DONE, _NUM_PAST = range(6)
-_HISTORY = 8
+_PROCESSES = 8
+_HISTORY = _PROCESSES + _MAX_WORKERS
 
 
 class SharedPlace:
@@ -26,6 +30,16 @@ class SharedPlace:
         words = torch.zeros(_HISTORY + 3 * _MAX_HISTORY, dtype=torch.int64)
         # torch leaves this method untyped.
         self._words: torch.Tensor = words.share_memory_()  # type: ignore[no-untyped-call]
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that passes begin in."""
+        return int(self._words[_EPOCH])
+
+    @property
+    def was_taken(self) -> bool:
+        """Whether workers have begun a pass where it was resumed."""
+        return bool(self._words[_IS_RESUMED]) and bool(self._words[_TAKEN_BY])
 
     @property
     def was_in_workers(self) -> bool:
@@ -40,34 +54,34 @@ class SharedPlace:
 
     def go_to(self, segment: Segment) -> None:
         """Let the next pass begin where a segment was resumed; those after it, at the start."""
-        if len(segment.history) > _MAX_HISTORY:
-            raise InvalidValueError(
-                f"the state has {len(segment.history)} changes of the number of ranks or the batch "
-                f"size in one epoch but workers can be told at most {_MAX_HISTORY}; finish the "
-                "epoch without workers"
-            )
         self.go_to_epoch(segment.epoch)
-        numbers = [number for past in segment.history for number in past]
+        numbers = [number for past in segment.history[:_MAX_HISTORY] for number in past]
         self._words[_HISTORY : _HISTORY + len(numbers)] = torch.tensor(numbers, dtype=torch.int64)
         self._words[_NUM_DONE] = segment.num_done
         self._words[_NUM_PAST] = len(segment.history)
         self._words[_TAKEN_BY] = 0
+        self._words[_PROCESSES:_HISTORY] = 0
         self._words[_IS_RESUMED] = 1
 
     def begin_in_worker(
-        self, plan: Plan, world_size: int, batch_size: int, pass_number: int
+        self, plan: Plan, world_size: int, batch_size: int, pass_number: int, worker: int
     ) -> Segment:
         """Return the segment of a pass that begins in a worker.
 
-        `pass_number` is above 0, the same in all workers of one pass, and another in each pass.
+        `pass_number` is above 0, the same in all workers of one pass, and mostly another in each
+        pass: it comes from a random seed, which may be set by hand.
         """
         words = self._words
         words[_IN_WORKERS] = 1
         sizes = {"world_size": world_size, "batch_size": batch_size}
         epoch = int(words[_EPOCH])
-        if words[_IS_RESUMED] and int(words[_TAKEN_BY]) in (0, pass_number):
-            # All workers of a pass write the same number here, so it does not matter who is first.
-            words[_TAKEN_BY] = pass_number
+        if self._is_next(pass_number, worker):
+            if int(words[_NUM_PAST]) > _MAX_HISTORY:
+                raise InvalidValueError(
+                    f"the state has {int(words[_NUM_PAST])} changes of the number of ranks or the "
+                    f"batch size in one epoch but workers can be told at most {_MAX_HISTORY}; "
+                    "finish the epoch without workers"
+                )
             history = words[_HISTORY:].reshape(-1, 3)[: int(words[_NUM_PAST])].tolist()
             return Segment(
                 plan=plan,
@@ -77,3 +91,18 @@ class SharedPlace:
                 **sizes,
             )
         return plan.segment(epoch=epoch, **sizes)
+
+    def _is_next(self, pass_number: int, worker: int) -> bool:
+        """Whether a pass in workers is the one to begin where the place says; it then is."""
+        words = self._words
+        slot = _PROCESSES + worker % _MAX_WORKERS
+        # An earlier pass with the same number had another process for this worker.
+        is_first_process = int(words[slot]) in (0, os.getpid())
+        words[slot] = os.getpid()
+        if not words[_IS_RESUMED] or not is_first_process:
+            return False
+        if int(words[_TAKEN_BY]) not in (0, pass_number):
+            return False
+        # All workers of a pass write the same number, so it does not matter who is first.
+        words[_TAKEN_BY] = pass_number
+        return True
