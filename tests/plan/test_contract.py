@@ -167,3 +167,26 @@ def test_asking_never_changes_a_plan(plan: Plan, world_size: int, batch_size: in
     segment.cursor(1)
     np.testing.assert_equal([batch.indices.tolist() for batch in segment.batches(0)], first)
     assert plan.fields == before
+
+
+@given(any_plan, world_sizes, batch_sizes, epochs, st.data())
+def test_picked_batches_are_those_of_the_segment(
+    plan: Plan, world_size: int, batch_size: int, epoch: int, data: st.DataObject
+) -> None:
+    segment = fresh(plan, world_size, batch_size, epoch)
+    rank = data.draw(st.integers(0, world_size - 1))
+    start = data.draw(st.integers(0, segment.num_batches))
+    numbers = range(start, segment.num_batches, data.draw(st.integers(1, 5)))
+    indices, bounds = segment.picked(rank, numbers)
+    picked = [part.tolist() for part in np.split(indices, bounds[1:-1])] if numbers else []
+    assert len(bounds) == len(numbers) + 1
+    assert picked == [segment.batch(rank, number).indices.tolist() for number in numbers]
+
+
+@given(any_plan, world_sizes, batch_sizes, epochs)
+def test_no_batch_is_larger_than_the_plan_says(
+    plan: Plan, world_size: int, batch_size: int, epoch: int
+) -> None:
+    segment = fresh(plan, world_size, batch_size, epoch)
+    largest = max(len(batch.indices) for batch in segment.batches(0))
+    assert largest <= plan.largest_batch(batch_size)

@@ -1,6 +1,6 @@
 """The corridor between a plan and a store: batches as arrays, read ahead, in the plan's order."""
 
-from feedline.feed.blocks import BlocksAhead
+from feedline.feed.blocks import BlocksAhead, picked_batches
 from feedline.feed.chunk_loader import ChunkBatch, ChunkLoader
 from feedline.feed.data_plan import DataPlan
 from feedline.feed.feed import FedBatch, Feed, FeedPass
@@ -19,5 +19,6 @@ __all__ = [
     "Slab",
     "chunking_of",
     "gather_samples",
+    "picked_batches",
     "read_slabs",
 ]

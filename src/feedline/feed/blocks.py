@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from itertools import pairwise
 from threading import Lock
+
+import numpy as np
+from numpy.typing import NDArray
 
 from feedline.plan import Block, Segment
 
-__all__ = ["BlocksAhead"]
+__all__ = ["BlocksAhead", "picked_batches"]
 
 _MAX_ENTRIES = 2**15
 
@@ -16,9 +21,17 @@ class BlocksAhead:
 
     To compute a block costs some hundred microseconds however small it is, so large ones are
     computed, a small one first. The latest two are kept, because readers straddle their border.
+
+    `on_block` is told of every block but the first, which nothing must delay.
     """
 
-    def __init__(self, segment: Segment, rank: int) -> None:
+    def __init__(
+        self,
+        segment: Segment,
+        rank: int,
+        on_block: Callable[[Block], None] = lambda block: None,
+    ) -> None:
+        self._on_block = on_block
         self._segment = segment
         self._rank = rank
         self._lock = Lock()
@@ -31,9 +44,25 @@ class BlocksAhead:
             for block in self._latest:
                 if block.first <= start and stop <= block.first + len(block):
                     return block.part(start, stop)
+            is_first = not self._latest
             end = min(max(stop, start + self._num_batches), self._segment.num_batches)
             block = self._segment.block(self._rank, start, end)
             self._latest = [block, *self._latest[:1]]
             if len(block.indices) * 4 <= _MAX_ENTRIES:
                 self._num_batches = max(4 * self._num_batches, stop - start)
-            return block.part(start, stop)
+        if not is_first:
+            self._on_block(block)
+        return block.part(start, stop)
+
+
+def picked_batches(segment: Segment, rank: int, numbers: range) -> Iterator[NDArray[np.int64]]:
+    """Yield the indices of each of the batches `numbers`, computed together in growing portions."""
+    start, count = 0, 1
+    while start < len(numbers):
+        indices, bounds = segment.picked(rank, numbers[start : start + count])
+        edges = bounds.tolist()
+        for first, end in pairwise(edges):
+            yield indices[first:end]
+        start += count
+        if 4 * len(indices) <= _MAX_ENTRIES:
+            count *= 4

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from feedline.errors import CursorFormatError, check_integer
 from feedline.feed.data_plan import DataPlan
 from feedline.feed.gathering import chunking_of
-from feedline.feed.reading import DEFAULT_BUDGET, Reading, Slab, Slabs, read_slabs
+from feedline.feed.reading import DEFAULT_BUDGET, DEFAULT_THREADS, Reading, Slab, Slabs, read_slabs
 from feedline.plan import Cursor, Plan, Segment
 from feedline.store import Store
 from feedline.store.columns import Arrays
@@ -75,7 +75,7 @@ class Feed:
         batch_size: int,
         world_size: int = 1,
         rank: int = 0,
-        num_threads: int = 2,
+        num_threads: int = DEFAULT_THREADS,
         memory_budget: int = DEFAULT_BUDGET,
     ) -> None:
         self.store = store

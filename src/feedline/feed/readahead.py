@@ -16,7 +16,8 @@ Result = TypeVar("Result")
 class ReadAhead(Generic[Job, Result]):
     """Results of `work` for each job, in order; up to `num_ahead` are worked on or waiting.
 
-    The first job is done at once, by the caller: nothing else should keep it waiting.
+    The first job is done at once, by the caller: nothing else should keep it waiting. Later too the
+    caller works on jobs that no thread has begun rather than wait.
 
     A job that fails is cut into parts by `split`, and these are worked on when they are asked for:
     so an error comes up at the part that it belongs to, after all before it.
@@ -52,6 +53,7 @@ class ReadAhead(Generic[Job, Result]):
         if not self._waiting:
             self.close()
             raise StopIteration
+        self._help()
         # A job is taken off when it is done: an interrupt must not pass over it.
         job, future = self._waiting[0]
         try:
@@ -69,6 +71,20 @@ class ReadAhead(Generic[Job, Result]):
         if self._num_ahead:
             self._submit()
         return result
+
+    def _help(self) -> None:
+        """Work on jobs that no thread has begun while the next result is not there yet."""
+        for number, (job, future) in enumerate(self._waiting):
+            head = self._waiting[0][1]
+            if head is None or head.done():
+                return
+            if future is not None and future.cancel():
+                done: Future[Result] = Future()
+                try:
+                    done.set_result(self._work(job))
+                except Exception as error:
+                    done.set_exception(error)
+                self._waiting[number] = (job, done)
 
     def close(self) -> None:
         """End the threads; jobs that have begun are left to finish, but not waited for."""

@@ -16,10 +16,12 @@ from feedline.plan import Block, Chunking, Segment
 from feedline.store import Store
 from feedline.store.columns import Arrays
 
-__all__ = ["DEFAULT_BUDGET", "Reading", "Slab", "Slabs", "read_slabs"]
+__all__ = ["DEFAULT_BUDGET", "DEFAULT_THREADS", "Reading", "Slab", "Slabs", "read_slabs"]
 
 DEFAULT_BUDGET = 48 * 2**20
-_MAX_SLAB_BYTES = 2**22
+# One is enough to keep a disk busy, and the consumer works along when it would have to wait.
+DEFAULT_THREADS = 1
+_MAX_SLAB_BYTES = 2**23
 _MAX_SLAB_ROWS = 2**15
 
 
@@ -43,7 +45,7 @@ class Reading:
             or are in use. Batches that the consumer keeps for longer are not counted.
     """
 
-    num_threads: int = 2
+    num_threads: int = DEFAULT_THREADS
     memory_budget: int = DEFAULT_BUDGET
 
     def __post_init__(self) -> None:
@@ -88,16 +90,13 @@ def read_slabs(
     num_slabs = budget // max(slab_bytes, 1)
     pool = SlabPool(slab_bytes, max_free=max(1, min(num_slabs, reading.num_threads + 3)))
 
-    blocks = BlocksAhead(segment, rank)
-    prefetch = Prefetch(store, chunking, segment, rank, batch_bytes)
+    blocks = BlocksAhead(segment, rank, Prefetch(store, chunking).announce)
 
     def read(job: tuple[int, int]) -> Slab:
         block = blocks.part(*job)
         num_rows = len(block.indices)
         arrays = arrays_in(pool.take(bytes_for(columns, num_rows)), columns, num_rows)
         gather_samples(store, chunking, block.indices, arrays)
-        if job[0] > start:
-            prefetch.after(job[1])
         return Slab(block, arrays)
 
     return ReadAhead(

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Batch", "Block", "Place"]
+__all__ = ["Batch", "Block", "Place", "every_nth"]
 
 
 class Batch(NamedTuple):
@@ -83,3 +83,16 @@ def _all_real(size: int) -> NDArray[np.bool_]:
     marks = np.ones(size, dtype=np.bool_)
     marks.flags.writeable = False
     return marks
+
+
+def every_nth(bounds: NDArray[np.int64], step: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the bounds of every `step`-th batch, laid end to end, and the entries they hold.
+
+    Examples:
+        >>> bounds, entries = every_nth(np.array([0, 2, 3, 7]), 2)
+        >>> bounds.tolist(), entries.tolist()
+        ([0, 2, 6], [0, 1, 3, 4, 5, 6])
+    """
+    starts, sizes = bounds[:-1][::step], np.diff(bounds)[::step]
+    picked = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+    return picked, np.repeat(starts - picked[:-1], sizes) + np.arange(picked[-1])

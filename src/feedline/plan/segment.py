@@ -14,16 +14,20 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
 
 from feedline.errors import CursorFormatError, EmptyEpochError, check_integer
-from feedline.plan.batches import Batch, Block, Place
+from feedline.plan.batches import Batch, Block, Place, every_nth
 from feedline.plan.cursor import Cursor, PastSegment, check_past
 from feedline.plan.fingerprint import fingerprint_of
 from feedline.plan.frozen import store
 
 __all__ = ["Deal", "Plan", "Remaining", "Segment"]
 
+Indices = NDArray[np.int64]
 ORDER_VERSION = 1
 _ENTRIES_AHEAD = 2**15
 
@@ -62,6 +66,14 @@ class Deal(Protocol):
 
     def find(self, index: int) -> list[Place]:
         """Return every place at which `index` is consumed."""
+
+
+@runtime_checkable
+class PickingDeal(Protocol):
+    """A deal that can leave out batches between those that are wanted."""
+
+    def picked(self, rank: int, numbers: range) -> tuple[Indices, Indices]:
+        """Return the indices of batches `numbers`, end to end, and their bounds."""
 
 
 class Plan(ABC):
@@ -212,6 +224,21 @@ class Segment:
         stop = check_integer("stop", stop, 0, self.num_batches)
         start = check_integer("start", start, 0, stop)
         return self.deal.block(rank, start, stop)
+
+    def picked(self, rank: int, numbers: range) -> tuple[Indices, Indices]:
+        """Return the indices of batches `numbers` of one rank, end to end, and their bounds.
+
+        For one of several workers, who does not need what the others read.
+        """
+        rank = check_integer("rank", rank, 0, self.world_size - 1)
+        if not numbers:
+            return np.empty(0, dtype=np.int64), np.zeros(1, dtype=np.int64)
+        check_integer("numbers", numbers[-1], 0, self.num_batches - 1)
+        if isinstance(self.deal, PickingDeal):
+            return self.deal.picked(rank, numbers)
+        block = self.block(rank, numbers[0], numbers[-1] + 1)
+        bounds, chosen = every_nth(block.bounds, numbers.step)
+        return block.indices[chosen], bounds
 
     def blocks(self, rank: int, start: int | None = None, num_first: int = 1) -> Iterator[Block]:
         """Iterate over blocks: `num_first` batches at first, then twice as many each time.

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from feedline.plan.batches import Block, Place
+from feedline.plan.batches import Block, Place, every_nth
 from feedline.plan.orders import EpochOrder, Indices
 from feedline.plan.segment import Remaining
 from feedline.plan.tails import Share
 
-__all__ = ["PrefixRest", "StridedDeal", "deal_block"]
+__all__ = ["PrefixRest", "StridedDeal", "deal_block", "pick"]
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,9 @@ class StridedDeal:
     def block(self, rank: int, start: int, stop: int) -> Block:
         return deal_block(self.share, self._rest.order, rank, start, stop, self._positions_of)
 
+    def picked(self, rank: int, numbers: range) -> tuple[Indices, Indices]:
+        return pick(self.share, self._rest.order, rank, numbers, self._positions_of)
+
     def _positions_of(self, rank: int, first: int, end: int) -> Indices:
         """Return the positions of real entries `[first, end)` of `rank`."""
         positions = np.arange(end - first, dtype=np.int64)
@@ -75,26 +78,54 @@ class StridedDeal:
         return places
 
 
+PositionsOf = Callable[[int, int, int], Indices]
+
+
 def deal_block(
     share: Share,
     order: EpochOrder,
     rank: int,
     start: int,
     stop: int,
-    positions_of: Callable[[int, int, int], Indices],
+    positions_of: PositionsOf,
 ) -> Block:
     """Return batches `[start, stop)` of `rank`: real entries by `positions_of`, then padding."""
-    first, end = share.span(rank, start, stop)
-    num_real = share.num_real(rank, first, end)
-    positions = positions_of(rank, first, first + num_real)
-    is_real = None
-    if num_real < end - first:
-        is_real = np.arange(end - first) < num_real
-        padding = share.padding_places(rank, first + num_real, end) % order.num_positions
-        positions = np.concatenate([positions, padding])
+    positions, num_real = _positions(share, order, rank, start, stop, positions_of)
+    is_real = None if num_real == len(positions) else np.arange(len(positions)) < num_real
     return Block(
         first=start,
         indices=order.indices(positions),
         bounds=share.bounds(rank, start, stop),
         is_real=is_real,
     )
+
+
+def pick(
+    share: Share, order: EpochOrder, rank: int, numbers: range, positions_of: PositionsOf
+) -> tuple[Indices, Indices]:
+    """Return the indices of batches `numbers`, end to end, and their bounds.
+
+    Positions are cheap, so those between are computed too; indices are not, so those are left out.
+    """
+    start, stop = numbers[0], numbers[-1] + 1
+    positions, _ = _positions(share, order, rank, start, stop, positions_of)
+    bounds, chosen = every_nth(share.bounds(rank, start, stop), numbers.step)
+    return order.indices(positions[chosen]), bounds
+
+
+def _positions(
+    share: Share,
+    order: EpochOrder,
+    rank: int,
+    start: int,
+    stop: int,
+    positions_of: PositionsOf,
+) -> tuple[Indices, int]:
+    """Return the positions of batches `[start, stop)`, and how many of them are not padding."""
+    first, end = share.span(rank, start, stop)
+    num_real = share.num_real(rank, first, end)
+    positions = positions_of(rank, first, first + num_real)
+    if num_real < end - first:
+        padding = share.padding_places(rank, first + num_real, end) % order.num_positions
+        positions = np.concatenate([positions, padding])
+    return positions, num_real

@@ -19,7 +19,7 @@ import numpy as np
 
 from feedline.plan.batches import Block, Place
 from feedline.plan.orders import EpochOrder, Indices
-from feedline.plan.strided import deal_block
+from feedline.plan.strided import deal_block, pick
 from feedline.plan.tails import Share
 
 __all__ = ["WindowDeal", "WindowRest", "WindowedOrder"]
@@ -89,10 +89,14 @@ class WindowDeal:
         self.num_padded = share.num_padded
 
     def block(self, rank: int, start: int, stop: int) -> Block:
-        def positions_of(rank: int, first: int, end: int) -> Indices:
-            return self._positions_of(self._places_of(rank, first, end))
+        order = self._rest.order
+        return deal_block(self._share, order, rank, start, stop, self._positions_at)
 
-        return deal_block(self._share, self._rest.order, rank, start, stop, positions_of)
+    def picked(self, rank: int, numbers: range) -> tuple[Indices, Indices]:
+        return pick(self._share, self._rest.order, rank, numbers, self._positions_at)
+
+    def _positions_at(self, rank: int, first: int, end: int) -> Indices:
+        return self._positions_of(self._places_of(rank, first, end))
 
     def after(self, num_batches: int) -> WindowRest:
         share = self._share

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from feedline.errors import InvalidValueError, check_choice, check_integer
-from feedline.feed.reading import DEFAULT_BUDGET, Reading
+from feedline.feed.reading import DEFAULT_BUDGET, DEFAULT_THREADS, Reading
 from feedline.plan import FILE_STRATEGIES
 
 __all__ = ["STRATEGIES", "FolderConfig", "FolderSettings", "settings_of"]
@@ -31,7 +31,8 @@ class FolderConfig:
         project_root: What a relative `data_path` is relative to.
         preload: With `"balanced"`, how many files are shuffled together. More mix better and read
             from more files at a time; one is enough for data that was shuffled when it was packed.
-        num_threads: How many threads read ahead where there are no workers.
+        num_threads: How many threads read ahead where there are no workers. More help where files
+            are decoded (parquet) or storage answers slowly.
         memory_budget: How many bytes the batches read ahead or in use may take.
         verify: Compare each file with its checksum when it is first opened.
     """
@@ -43,7 +44,7 @@ class FolderConfig:
     num_workers: int = 0
     project_root: str | os.PathLike[str] = "."
     preload: int = 1
-    num_threads: int = 2
+    num_threads: int = DEFAULT_THREADS
     memory_budget: int = DEFAULT_BUDGET
     verify: bool = False
 
@@ -81,7 +82,7 @@ def settings_of(data_path: str | os.PathLike[str], config: Any) -> FolderSetting
         ),
         preload=check_integer("preload", _get(spec, "preload", 1), 1),
         reading=Reading(
-            num_threads=_get(spec, "num_threads", 2),
+            num_threads=_get(spec, "num_threads", DEFAULT_THREADS),
             memory_budget=_get(spec, "memory_budget", DEFAULT_BUDGET),
         ),
         verify=bool(_get(spec, "verify", False)),

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from itertools import chain, pairwise
+from itertools import chain, islice, pairwise
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from feedline.errors import StoreError
-from feedline.feed import BlocksAhead, gather_samples
+from feedline.feed import gather_samples, picked_batches
 from feedline.feed.reading import Slabs
 from feedline.plan import Chunking, Segment
 from feedline.store import Column, FolderStore
@@ -62,13 +63,9 @@ def batches_in_worker(
     regions: Regions | None,
 ) -> Iterator[FolderBatch]:
     """Yield the batches with these numbers, in regions if there are any."""
-    blocks = BlocksAhead(segment, rank)
 
-    def read(some: range) -> Iterator[FolderBatch]:
-        block = blocks.part(some[0], some[-1] + 1)
-        spans = list(pairwise(block.bounds.tolist()))[:: some.step]
-        indices = np.concatenate([block.indices[first:end] for first, end in spans])
-        sizes = [end - first for first, end in spans]
+    def read(some: list[NDArray[np.int64]]) -> Iterator[FolderBatch]:
+        indices, sizes = np.concatenate(some), [len(batch) for batch in some]
         if regions is None:
             arrays = make_out(store.columns, len(indices), None)
             gather_samples(store, chunking, indices, arrays)
@@ -77,15 +74,19 @@ def batches_in_worker(
         gather_samples(store, chunking, indices, arrays)
         return ((inputs, outputs, None, None, None) for inputs, outputs in parts)
 
-    for some in _portions(numbers, max(1, _ROWS_AT_ONCE // segment.batch_size)):
+    # One batch at first, so that it comes soon, then more and more together.
+    batches = picked_batches(segment, rank, numbers)
+    count, num_most = 1, max(1, _ROWS_AT_ONCE // segment.batch_size)
+    while some := list(islice(batches, count)):
         try:
-            batches = read(some)
+            found = read(some)
         except StoreError:
             if len(some) == 1:
                 raise
             # One by one, so that those before the one that cannot be read are delivered.
-            batches = chain.from_iterable(map(read, (some[i : i + 1] for i in range(len(some)))))
-        yield from batches
+            found = chain.from_iterable(read([batch]) for batch in some)
+        yield from found
+        count = min(2 * count, num_most)
 
 
 def _copied_batches(
@@ -95,15 +96,6 @@ def _copied_batches(
     sequences, targets = (_split(arrays, sizes, columns, prefix) for prefix in PARTS)
     for inputs, outputs in zip(sequences, targets, strict=True):
         yield _copied(inputs), _copied(outputs), None, None, None
-
-
-def _portions(numbers: range, num_most: int) -> Iterator[range]:
-    """Cut a range into parts: of one at first, so that it comes soon, then of more and more."""
-    start, count = 0, 1
-    while start < len(numbers):
-        yield numbers[start : start + count]
-        start += count
-        count = min(2 * count, num_most)
 
 
 def _copied(columns: Tensors) -> Tensors:

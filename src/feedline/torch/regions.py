@@ -16,7 +16,8 @@ import copy
 import mmap
 import os
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -82,21 +83,47 @@ def _parts_of(
     sizes: Sequence[int],
     prefixes: Sequence[str],
 ) -> Iterator[list[SharedColumns]]:
-    chosen = [[c for c in columns.values() if c.name.startswith(prefix)] for prefix in prefixes]
+    dicts = [
+        _dicts_of(
+            region,
+            {
+                name.removeprefix(prefix): (
+                    as_tensor(arrays[name], column.type_name).split_with_sizes(list(sizes)),
+                    starts[name],
+                    column,
+                )
+                for name, column in columns.items()
+                if name.startswith(prefix)
+            },
+            sizes,
+        )
+        for prefix in prefixes
+    ]
+    del arrays
+    return map(list, zip(*dicts, strict=True))
+
+
+def _dicts_of(
+    region: _Region,
+    columns: dict[str, tuple[Sequence[torch.Tensor], int, Column]],
+    sizes: Sequence[int],
+) -> Iterator[SharedColumns]:
+    """Yield the columns of each batch, with where they lie in the region."""
+    layout = [
+        (name, tensors, start, column.row_bytes, column.dtype.str, column.shape, column.type_name)
+        for name, (tensors, start, column) in columns.items()
+    ]
     first = 0
-    for size in sizes:
-        batch = []
-        for prefix, members in zip(prefixes, chosen, strict=True):
-            tensors, parts = {}, {}
-            for column in members:
-                name = column.name.removeprefix(prefix)
-                array = arrays[column.name][first : first + size]
-                start = starts[column.name] + first * column.row_bytes
-                tensors[name] = as_tensor(array, column.type_name)
-                parts[name] = (start, array.dtype.str, array.shape, column.type_name)
-            batch.append(SharedColumns(tensors, region, parts))
+    for number, size in enumerate(sizes):
+        yield SharedColumns(
+            {name: tensors[number] for name, tensors, *_ in layout},
+            region,
+            {
+                name: (start + first * row_bytes, dtype, (size, *shape), type_name)
+                for name, _, start, row_bytes, dtype, shape, type_name in layout
+            },
+        )
         first += size
-        yield batch
 
 
 class _Region:
@@ -178,15 +205,18 @@ class _Opened(mmap.mmap):
     marks: list[int]
     process: int
 
-    def __del__(self) -> None:
+    # As default arguments, because the module's names are gone when the interpreter ends.
+    def __del__(self, getpid: Callable[[], int] = os.getpid, dropped: int = _DROPPED) -> None:
         # A fork has copied this object; what counts is when the receiver itself drops it.
-        if self.process == os.getpid():
+        if self.process == getpid():
             for mark in self.marks:
-                self[mark] = _DROPPED
+                self[mark] = dropped
 
 
-# Regions that are in use here: the batches of one lending share a mapping.
+# Regions that are in use here: the batches of one lending share a mapping. The latest few stay open
+# although their batches were dropped, because more batches of them are on their way.
 _opened: weakref.WeakValueDictionary[_Key, _Opened] = weakref.WeakValueDictionary()
+_latest: deque[_Opened] = deque(maxlen=4)
 
 
 def _receive(
@@ -195,6 +225,7 @@ def _receive(
     opened = _opened.get(key)
     if opened is None or opened.process != os.getpid():
         opened = _opened[key] = _open(path, size)
+        _latest.append(opened)
     opened.marks.append(mark)
     return {
         name: as_tensor(np.ndarray(shape, dtype, opened, start), type_name)
