@@ -42,6 +42,10 @@ bench: $(BENCH) ## Run the benchmarks (installs their peers into .venv-bench)
 	$(VENV_BENCH)/bin/python benchmarks/plan.py
 	$(VENV_BENCH)/bin/python benchmarks/samplers.py
 	$(VENV_BENCH)/bin/python benchmarks/folder.py
+	@$(PYTHON) scripts/test_annbatch.py --collect-only --quiet >/dev/null && \
+		test -x .venv-annbatch/bin/python && \
+		PYTHONPATH=src .venv-annbatch/bin/python benchmarks/chunks.py \
+		|| echo "no Python 3.12 found, so benchmarks/chunks.py did not run"
 
 lint: $(DEV) ## Check style, formatting and types
 	$(VENV)/bin/ruff check .

@@ -1,9 +1,9 @@
 """Shuffled batches of a sparse matrix in zarr, beside annbatch's Loader on the same store.
 
 200,000 rows of 20,000 columns, 7.8% of them filled (about 1 GiB on disk, in inner chunks of 64
-rows). Both loaders use the zarrs codec pipeline and draw random chunks without replacement; beside them
-stands the bare decoding of all chunks in order, in two threads. A figure is the median of seven
-passes of a few seconds each, taken in turn, after one pass of each that is not counted.
+rows). Both loaders use the zarrs codec pipeline and draw random chunks without replacement; beside
+them stands the bare decoding of all chunks in order, in two threads. A figure is the median of
+seven passes of a few seconds each, taken in turn, after one of each that is not counted.
 
 Needs Python 3.12, because annbatch does: run it with `make bench`. The last results lie in
 `results/chunks.md`.

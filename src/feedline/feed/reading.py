@@ -82,13 +82,13 @@ def read_slabs(
             f"memory_budget={budget} must be at least {batch_bytes}, the bytes of one batch of "
             f"{batch_size}; use a smaller batch or a larger budget"
         )
-    slab_bytes = max(batch_bytes, min(_MAX_SLAB_BYTES, budget // (reading.num_threads + 3)))
+    slab_bytes = max(batch_bytes, min(_MAX_SLAB_BYTES, budget // (reading.num_threads + 4)))
     num_most = max(1, slab_bytes // max(batch_bytes, 1))
     num_most = min(num_most, max(1, _MAX_SLAB_ROWS // batch_size))
     slab_bytes = bytes_for(columns, num_most * batch_size)
     # One slab is in the consumer's hands, and the one before it may still be.
     num_slabs = budget // max(slab_bytes, 1)
-    pool = SlabPool(slab_bytes, max_free=max(1, min(num_slabs, reading.num_threads + 3)))
+    pool = SlabPool(slab_bytes, max_free=max(1, min(num_slabs, reading.num_threads + 4)))
 
     blocks = BlocksAhead(segment, rank, Prefetch(store, chunking).announce)
 
@@ -104,7 +104,7 @@ def read_slabs(
         read,
         _split,
         num_threads=reading.num_threads,
-        num_ahead=max(0, min(num_slabs - 2, reading.num_threads + 1)),
+        num_ahead=max(0, min(num_slabs - 2, reading.num_threads + 2)),
     )
 
 

@@ -8,6 +8,7 @@ any run of positions touches few chunks. Ranks get runs of positions rather than
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, cast
 
 import numpy as np
@@ -197,6 +198,9 @@ class WindowEpoch:
     def indices(self, positions: Indices) -> Indices:
         if self._permutation is None or not len(positions):
             return positions
+        first, last = int(positions[0]), int(positions[-1])
+        if self._preload == 1 and last - first == len(positions) - 1 and _ascends(positions):
+            return self._run_of_indices(first, last + 1)
         windows = self._slots.slots_of(positions) // self._preload
         starts = self.window_starts(windows)
         sizes = self.window_starts(windows + 1) - starts
@@ -212,6 +216,23 @@ class WindowEpoch:
         rows = places - self._slots.starts(slots)
         return self._chunks.starts(self._permutation.forward(slots)) + rows
 
+    def _run_of_indices(self, first: int, end: int) -> Indices:
+        """Return the indices at positions `[first, end)`, window by window of one chunk each."""
+        assert self._permutation is not None
+        windows = np.arange(self.window_of(first), self.window_of(end - 1) + 1)
+        starts = self.window_starts(np.append(windows, windows[-1] + 1)).tolist()
+        chunk_starts = self._chunks.starts(self._permutation.forward(windows)).tolist()
+        parts = []
+        for window, (start, stop), chunk_start in zip(
+            windows.tolist(), pairwise(starts), chunk_starts, strict=True
+        ):
+            low, high = max(first, start), min(end, stop)
+            if low < high:
+                places = np.arange(low - start, high - start, dtype=np.int64)
+                permutation = Permutation(stop - start, self._key, window)
+                parts.append(permutation.forward(places) + chunk_start)
+        return np.concatenate(parts)
+
     def find(self, index: int) -> Indices:
         one = np.array([index], dtype=np.int64)
         if self._permutation is None:
@@ -225,3 +246,7 @@ class WindowEpoch:
         if window[0] >= self.num_windows or place[0] >= size:
             return one[:0]
         return start + Permutation(size, self._key, int(window[0])).inverse(place)
+
+
+def _ascends(positions: Indices) -> bool:
+    return bool(np.all(positions[1:] > positions[:-1]))

@@ -130,8 +130,11 @@ class FolderStore:
         """A digest for each file; where there are very many, for each of so many runs of files."""
         files = [self.manifest.file(number) for number in range(len(self.manifest))]
         paths = [file_in(self.folder, file.path, may_be_folder=True) for file in files]
-        with ThreadPoolExecutor(_NUM_DIGEST_THREADS) as threads:
-            contents = list(threads.map(digest_parts, paths))
+        if len(paths) <= _MAX_PARTS:
+            contents = [digest_parts(path) for path in paths]
+        else:
+            with ThreadPoolExecutor(_NUM_DIGEST_THREADS) as threads:
+                contents = list(threads.map(digest_parts, paths))
         digests = [
             _digest([json.dumps(file.describe()), content])
             for file, content in zip(files, contents, strict=True)

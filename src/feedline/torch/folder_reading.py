@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from itertools import chain, islice, pairwise
+from itertools import chain, islice, pairwise, repeat
 
 import numpy as np
 import torch
@@ -29,16 +29,15 @@ _ROWS_AT_ONCE = 1024
 
 def batches_in_slabs(
     slabs: Slabs, columns: Mapping[str, Column]
-) -> Iterator[tuple[int, FolderBatch]]:
-    """Yield the number and the tensors of each batch, as views of slabs."""
+) -> Iterator[tuple[int, list[FolderBatch]]]:
+    """Yield the number of the first batch of each slab, and its batches, as views of the slab."""
     try:
         for slab in slabs:
             sizes = [end - first for first, end in pairwise(slab.block.bounds.tolist())]
             sequences, targets = (_split(slab.arrays, sizes, columns, prefix) for prefix in PARTS)
-            for number, (inputs, outputs) in enumerate(
-                zip(sequences, targets, strict=True), slab.block.first
-            ):
-                yield number, (inputs, outputs, None, None, None)
+            nothing = repeat(None)
+            batches = list(zip(sequences, targets, nothing, nothing, nothing, strict=False))
+            yield slab.block.first, batches
     finally:
         slabs.close()
 

@@ -191,12 +191,16 @@ class LazyFolderDataset(FedDataset[FolderBatch]):
             running.start,
             self._reading,
         )
-        for number, batch in batches_in_slabs(slabs, self.store.columns):
-            running.block_end = number + 1
-            yield batch
-            if number == running.start:
+        for first, batches in batches_in_slabs(slabs, self.store.columns):
+            running.block_end = first
+            for batch in batches:
+                running.block_end += 1
+                yield batch
+            if first == running.start:
                 # Known from now on, so that a state can be saved even when a file is lost.
                 _ = self.store.fingerprint
+            # The slab can be used again when the batch in the loop's hands is dropped.
+            del batches
 
 
 class SequifierDatasetFromFolderLazy(LazyFolderDataset):
