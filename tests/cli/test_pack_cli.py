@@ -177,6 +177,8 @@ def test_an_interrupted_command_says_so_and_goes_on(tmp_path: Path) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        # A shell lets what runs in its background ignore interrupts; commands inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     while not (partial_of(folder) / "data" / "chunk-000100").exists():
         assert job.poll() is None, job.communicate()
