@@ -6,10 +6,8 @@ import json
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -50,6 +48,7 @@ from lazy_data import (
     write_chunk,
     write_folder,
 )
+from reader_threads import Readers, readers_since_now, wait_until
 
 SIZES = [13, 40, 1, 0, 26, 33]
 KINDS = ["shuffled", "window 1", "window 3", "mixture", "buckets", "file shares"]
@@ -98,25 +97,10 @@ def batches_of(batches: Any) -> list[list[int]]:
     return [ids_of(batch) for batch in batches]
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < end, "waited a minute in vain"
-        time.sleep(0.002)
-
-
-Readers = Callable[[], set[threading.Thread]]
-
-
-def readers() -> set[threading.Thread]:
-    return {t for t in threading.enumerate() if t.name.startswith("feedline-reader")}
-
-
 @pytest.fixture
 def new_readers() -> Readers:
     """The threads that this test has started; a test that failed may have left others."""
-    before = readers()
-    return lambda: readers() - before
+    return readers_since_now()
 
 
 # What comes.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import threading
-import time
-from collections.abc import Callable
 from typing import Any
 
 import hypothesis.strategies as st
@@ -15,28 +13,13 @@ from hypothesis import given, settings
 from feedline.feed import BlocksAhead
 from feedline.feed.readahead import ReadAhead
 from plan_kinds import any_plan, batch_sizes, fits, world_sizes
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Wait until something is so; a minute is no bound but a hang."""
-    end = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < end, "waited a minute in vain"
-        time.sleep(0.002)
-
-
-Readers = Callable[[], set[threading.Thread]]
-
-
-def readers() -> set[threading.Thread]:
-    return {t for t in threading.enumerate() if t.name.startswith("feedline-reader")}
+from reader_threads import Readers, readers_since_now, wait_until
 
 
 @pytest.fixture
 def new_readers() -> Readers:
     """The threads that this test has started; a test that failed may have left others."""
-    before = readers()
-    return lambda: readers() - before
+    return readers_since_now()
 
 
 def no_split(job: Any) -> list[Any]:

@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given, settings
 from numpy.typing import NDArray
 
-from feedline.store.gather import RowSource, gather, scatter
+from feedline.store.gather import RowSource, scatter
 
 TYPE_NAMES = ("bool", "int8", "uint16", "int32", "uint64", "float16", "float64", "complex128")
 LAYOUTS = ("plain", "strided", "reversed", "fortran", "unaligned", "sliced", "repeated", "frozen")
@@ -102,7 +102,7 @@ def test_gathering_fills_a_part_of_a_larger_array_and_nothing_else(
     rows = some_rows(data.draw, source)
     whole = blank((len(rows) + 4, *source.shape[1:]), source.dtype)
     before = whole.tobytes()
-    gather(source, rows, whole[2:-2])
+    RowSource(source).gather(rows, whole[2:-2])
     assert np.array_equal(whole[2:-2], source[rows])
     edge = 2 * (whole[:1].nbytes)
     after = whole.tobytes()
@@ -170,6 +170,6 @@ def test_scattering_undoes_gathering(source: NDArray[Any], data: st.DataObject) 
     order = np.array(data.draw(st.permutations(range(len(source)))), dtype=np.int64)
     taken = np.empty(source.shape, source.dtype)
     back = np.empty(source.shape, source.dtype)
-    gather(source, order, taken)
+    RowSource(source).gather(order, taken)
     scatter(taken, back, order)
     assert np.array_equal(back, source)

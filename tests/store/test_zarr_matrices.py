@@ -65,6 +65,13 @@ def test_sparse_rows_are_those_written(tmp_path: Path, layout: dict[str, Any]) -
     assert (fetched.take(np.arange(17)) != expected).nnz == 0
 
 
+def test_rows_without_values_can_be_fetched_alone(tmp_path: Path) -> None:
+    store = open_anndata(write_csr(tmp_path / "m.zarr", sparse(50), LAYOUTS[0]))
+    fetched = store.fetch(np.array([0, 5, 45]))
+    assert fetched.take(np.array([2, 0])).toarray().tolist() == [[0.0] * 30] * 2
+    assert store.fetch([]).num_rows == 0
+
+
 def test_several_matrices_are_one_below_the_other(tmp_path: Path) -> None:
     parts = [sparse(50, 1), sparse(3, 2), sparse(40, 3)]
     paths = [

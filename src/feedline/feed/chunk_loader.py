@@ -16,7 +16,7 @@ from feedline.errors import (
     check_integer,
 )
 from feedline.feed.readahead import ReadAhead
-from feedline.store.matrix import FetchedRows, MatrixStore, request_intervals
+from feedline.store.matrix import FetchedRows, MatrixStore, rows_of_request
 
 __all__ = ["ChunkBatch", "ChunkLoader"]
 
@@ -143,9 +143,7 @@ class ChunkLoader:
         self, request: Request
     ) -> tuple[list[NDArray[np.int64]], FetchedRows, NDArray[np.int64]]:
         wanted = request["requests"]
-        starts, ends = request_intervals(wanted, self.n_obs)
-        parts = [np.arange(s, e) for s, e in zip(starts.tolist(), ends.tolist(), strict=True)]
-        numbers = np.concatenate(parts) if parts else np.empty(0, np.int64)
+        numbers = rows_of_request(wanted, self.n_obs)
         return list(request["splits"]), self.store.fetch(wanted), numbers
 
     def _batch(

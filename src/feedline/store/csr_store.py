@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.errors import DamagedDataError
-from feedline.store.matrix import Request, check_alike, request_intervals
-from feedline.store.pool import SlabPool
+from feedline.store.matrix import Request, check_alike, rows_of_request
+from feedline.store.pool import GrowingPool
 from feedline.store.zarr_reading import read_runs, runs_of
 
 __all__ = ["CsrPart", "CsrStore"]
@@ -71,7 +71,8 @@ class CsrStore:
         self.obs = dict(obs)
         self.fingerprint = fingerprint
         self._edges = np.cumsum([0, *(part.num_rows for part in parts)])
-        self._pools: dict[str, SlabPool] = {}
+        self._data_memory = GrowingPool()
+        self._indices_memory = GrowingPool()
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -80,11 +81,7 @@ class CsrStore:
 
     def fetch(self, request: Request) -> CsrRows:
         """Read the rows of a load request; each inner chunk is decoded once."""
-        starts, ends = request_intervals(request, self.shape[0])
-        rows = np.concatenate(
-            [np.arange(s, e) for s, e in zip(starts.tolist(), ends.tolist(), strict=True)]
-            or [np.empty(0, np.int64)]
-        )
+        rows = rows_of_request(request, self.shape[0])
         distinct, places = np.unique(rows, return_inverse=True)
         which = np.searchsorted(self._edges, distinct, side="right") - 1
         row_starts = np.empty(len(distinct), np.int64)
@@ -97,13 +94,15 @@ class CsrStore:
             local = distinct[chosen] - self._edges[number]
             first, end = part.indptr[local], part.indptr[local + 1]
             runs = runs_of(first, end, part.chunk_size, int(part.indptr[-1]))
-            # A row without values may lie outside of all runs.
-            begins = np.where(end > first, runs.places_of(first), 0) + num_values
+            # A row without values may lie outside of all runs, and there may be none.
+            filled = end > first
+            begins = np.full(len(first), num_values)
+            begins[filled] += runs.places_of(first[filled])
             row_starts[chosen], row_ends[chosen] = begins, begins + end - first
             reads.append((part, runs, num_values))
             num_values += runs.num_entries
-        data = self._memory("data", self._parts[0].data.dtype, num_values)
-        indices = self._memory("indices", self._parts[0].indices.dtype, num_values)
+        data = self._data_memory.array((num_values,), self._parts[0].data.dtype)
+        indices = self._indices_memory.array((num_values,), self._parts[0].indices.dtype)
         read_runs(
             [
                 (array, runs, buffer[at : at + runs.num_entries])
@@ -112,14 +111,6 @@ class CsrStore:
             ]
         )
         return CsrRows(data, indices, row_starts, row_ends, places, self.shape[1])
-
-    def _memory(self, name: str, dtype: np.dtype[Any], num_values: int) -> NDArray[Any]:
-        num_bytes = num_values * dtype.itemsize
-        pool = self._pools.get(name)
-        if pool is None or pool.num_bytes < num_bytes:
-            # Requests differ in size; with some room to spare the same memory serves most.
-            pool = self._pools[name] = SlabPool(num_bytes + num_bytes // 8, max_free=3)
-        return pool.take(num_bytes)[:num_bytes].view(dtype)
 
 
 class CsrRows:

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from feedline.errors import DamagedDataError
 from feedline.store.gather import RowSource
-from feedline.store.matrix import Request, check_alike, request_intervals
-from feedline.store.pool import SlabPool
+from feedline.store.matrix import Request, check_alike, rows_of_request
+from feedline.store.pool import GrowingPool
 from feedline.store.zarr_reading import read_runs, runs_of
 
 __all__ = ["DensePart", "DenseStore"]
@@ -53,7 +53,7 @@ class DenseStore:
         self.obs = dict(obs)
         self.fingerprint = fingerprint
         self._edges = np.cumsum([0, *(part.num_rows for part in parts)])
-        self._pool: SlabPool | None = None
+        self._memory = GrowingPool()
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -62,11 +62,7 @@ class DenseStore:
 
     def fetch(self, request: Request) -> DenseRows:
         """Read the rows of a load request; each chunk is decoded once."""
-        starts, ends = request_intervals(request, self.shape[0])
-        rows = np.concatenate(
-            [np.arange(s, e) for s, e in zip(starts.tolist(), ends.tolist(), strict=True)]
-            or [np.empty(0, np.int64)]
-        )
+        rows = rows_of_request(request, self.shape[0])
         which = np.searchsorted(self._edges, rows, side="right") - 1
         places = np.empty(len(rows), np.int64)
         reads = []
@@ -79,20 +75,12 @@ class DenseStore:
             places[chosen] = runs.places_of(local) + num_rows
             reads.append((part, runs, num_rows))
             num_rows += runs.num_entries
-        buffer = self._memory(num_rows)
+        array = self._parts[0].array
+        buffer = self._memory.array((num_rows, *array.shape[1:]), array.dtype)
         read_runs(
             [(part.array, runs, buffer[at : at + runs.num_entries]) for part, runs, at in reads]
         )
         return DenseRows(buffer, places)
-
-    def _memory(self, num_rows: int) -> NDArray[Any]:
-        array = self._parts[0].array
-        shape = (num_rows, *array.shape[1:])
-        num_bytes = int(np.prod(shape)) * array.dtype.itemsize
-        if self._pool is None or self._pool.num_bytes < num_bytes:
-            self._pool = SlabPool(num_bytes + num_bytes // 8, max_free=3)
-        memory: NDArray[Any] = self._pool.take(num_bytes)[:num_bytes].view(array.dtype)
-        return memory.reshape(shape)
 
 
 class DenseRows:

@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 
 from feedline.errors import DamagedDataError, InvalidValueError, check_integer, check_sequence
 from feedline.lazy import lazy
+from feedline.store.arrow_chunk import group_sizes
 from feedline.store.checksums import digest_parts, files_of
 from feedline.store.chunk import OpenChunk
 from feedline.store.columns import Arrays, Column, check_columns
-from feedline.store.formats import is_grouped, list_group_sizes, open_chunk
+from feedline.store.formats import is_grouped, open_chunk
 from feedline.store.integrity import check_file
 from feedline.store.manifest import Manifest, read_manifest
 from feedline.store.open_chunks import OpenChunks, max_open_files
@@ -178,7 +179,7 @@ class FolderStore:
         if file.groups is not None:
             return file.groups
         path = file_in(self.folder, file.path)
-        sizes = list_group_sizes(path)
+        sizes = group_sizes(path)
         _check_count(path, sum(sizes), file.num_samples)
         return sizes
 

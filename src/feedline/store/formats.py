@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from feedline.errors import DamagedDataError
-from feedline.store.arrow_chunk import group_sizes, open_group
+from feedline.store.arrow_chunk import open_group
 from feedline.store.chunk import OpenChunk
 from feedline.store.npy_chunk import open_npy
 from feedline.store.pt_chunk import open_pt
 from feedline.store.safetensors_chunk import open_safetensors
 
-__all__ = ["is_grouped", "list_group_sizes", "open_chunk"]
+__all__ = ["is_grouped", "open_chunk"]
 
 _GROUPED = (".parquet", ".arrow", ".feather")
 
@@ -20,11 +20,6 @@ _GROUPED = (".parquet", ".arrow", ".feather")
 def is_grouped(path: str) -> bool:
     """Whether a file holds several chunks: row groups or record batches."""
     return path.endswith(_GROUPED)
-
-
-def list_group_sizes(path: Path) -> tuple[int, ...]:
-    """Return the number of samples of each chunk in a file that holds several."""
-    return group_sizes(path)
 
 
 def open_chunk(path: Path, group: int = 0, columns: Sequence[str] | None = None) -> OpenChunk:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["RowSource", "gather", "scatter"]
+__all__ = ["RowSource", "scatter"]
 
 # What is copied twice should still be in a core's own cache the second time.
 _BYTES_AT_ONCE = 2**18
@@ -44,11 +44,6 @@ class RowSource:
             step = max(1, _BYTES_AT_ONCE // items.dtype.itemsize)
             for first in range(0, len(rows), step):
                 into[first : first + step] = items[rows[first : first + step]]
-
-
-def gather(source: NDArray[Any], rows: NDArray[np.int64], out: NDArray[Any]) -> None:
-    """Write `source[rows]` to `out`, which is C-contiguous; rows are known to be in range."""
-    RowSource(source).gather(rows, out)
 
 
 def scatter(source: NDArray[Any], out: NDArray[Any], places: NDArray[np.int64]) -> None:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from feedline.errors import InvalidValueError
 
-__all__ = ["FetchedRows", "MatrixStore", "check_alike", "request_intervals"]
+__all__ = ["FetchedRows", "MatrixStore", "check_alike", "rows_of_request"]
 
 Indices = NDArray[np.int64]
 Request = Sequence[slice] | NDArray[np.int64]
@@ -62,13 +62,12 @@ def check_alike(parts: Sequence[Part], kind_of: Callable[[Part], Any]) -> tuple[
     return tuple(parts)
 
 
-def request_intervals(request: Request, num_rows: int) -> tuple[Indices, Indices]:
-    """Return the first row, and the one after the last, of each part of a request, or raise.
+def rows_of_request(request: Request, num_rows: int) -> Indices:
+    """Return the rows of a request, in the order in which they are read, or raise.
 
     Examples:
-        >>> starts, ends = request_intervals([slice(4, 8), slice(0, 2)], num_rows=10)
-        >>> starts.tolist(), ends.tolist()
-        ([4, 0], [8, 2])
+        >>> rows_of_request([slice(4, 7), slice(0, 2)], num_rows=10).tolist()
+        [4, 5, 6, 0, 1]
     """
     if isinstance(request, np.ndarray) and request.dtype.kind in "iu":
         starts = request.astype(np.int64)
@@ -87,4 +86,6 @@ def request_intervals(request: Request, num_rows: int) -> tuple[Indices, Indices
             f"requests from {starts.min()} to {ends.max()} must lie in [0, {num_rows}], each with "
             "its start before its stop"
         )
-    return starts, ends
+    sizes = ends - starts
+    places = np.cumsum(sizes) - sizes
+    return np.repeat(starts - places, sizes) + np.arange(sizes.sum())

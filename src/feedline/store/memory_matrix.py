@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.store.matrix import Request, request_intervals
+from feedline.store.matrix import Request, rows_of_request
 
 __all__ = ["MemoryMatrix"]
 
@@ -46,9 +46,7 @@ class MemoryMatrix:
 
     def fetch(self, request: Request) -> _Rows:
         """Return the rows of a load request."""
-        starts, ends = request_intervals(request, self.shape[0])
-        parts = [np.arange(s, e) for s, e in zip(starts.tolist(), ends.tolist(), strict=True)]
-        return _Rows(self._matrix, np.concatenate(parts) if parts else np.empty(0, np.int64))
+        return _Rows(self._matrix, rows_of_request(request, self.shape[0]))
 
 
 class _Rows:

@@ -5,13 +5,14 @@ Fresh memory costs a page fault for every page, about as much as copying a row i
 
 from __future__ import annotations
 
+import math
 import weakref
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["SlabPool"]
+__all__ = ["GrowingPool", "SlabPool"]
 
 
 class SlabPool:
@@ -46,3 +47,19 @@ class SlabPool:
 
         self._lent[key] = weakref.ref(lease, give_back)
         return lease
+
+
+class GrowingPool:
+    """Memory for arrays that differ in size; a larger one makes all later ones larger."""
+
+    def __init__(self) -> None:
+        self._pool = SlabPool(0, max_free=0)
+
+    def array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+        """Return an array whose memory is used again when the last view of it is gone."""
+        num_bytes = math.prod(shape) * dtype.itemsize
+        if self._pool.num_bytes < num_bytes:
+            # With some room to spare the same memory serves most that come.
+            self._pool = SlabPool(num_bytes + num_bytes // 8, max_free=3)
+        memory: NDArray[Any] = self._pool.take(num_bytes)[:num_bytes].view(dtype)
+        return memory.reshape(shape)

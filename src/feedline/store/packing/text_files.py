@@ -7,6 +7,7 @@ rounded.
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -30,7 +31,7 @@ _NO_VALUE = ["", "NA", "N/A", "#N/A", "n/a", "NULL", "null", "None", "<NA>"]
 _Parse = Callable[[bytes], Any]
 
 
-class _TextFiles:
+class _TextFiles(ABC):
     """Files of lines, parsed in blocks; what a line means is told by the two kinds below."""
 
     kind = ""
@@ -117,9 +118,9 @@ class _TextFiles:
                 "the column out by columns=[…]"
             ) from None
 
+    @abstractmethod
     def _parser(self, path: Path, first: bytes, schema: Any) -> _Parse:
         """Return what parses a block; `first` is the block at the start of a file."""
-        raise NotImplementedError
 
 
 class CsvFiles(_TextFiles):
