@@ -16,6 +16,7 @@ from feedline.errors import DamagedDataError, InvalidValueError, check_sequence
 from feedline.store.csr_store import CsrPart, CsrStore
 from feedline.store.dense_store import DensePart, DenseStore
 from feedline.store.zarr_reading import open_zarr
+from feedline.store.zarr_runs import ZarrArray
 
 __all__ = ["open_anndata"]
 
@@ -85,7 +86,7 @@ def _find_matrix(folder: Path, node: Any, element: str) -> tuple[Any, Any | None
 
 def _part_of(folder: Path, matrix: Any) -> CsrPart | DensePart:
     if not hasattr(matrix, "group_keys"):
-        return DensePart(str(folder), matrix)
+        return DensePart(str(folder), ZarrArray(matrix, must_exist=False))
     encoding = matrix.attrs.get("encoding-type")
     if encoding != "csr_matrix":
         raise DamagedDataError(
@@ -95,7 +96,8 @@ def _part_of(folder: Path, matrix: Any) -> CsrPart | DensePart:
     try:
         num_rows, num_columns = (int(size) for size in matrix.attrs["shape"])
         indptr = np.asarray(matrix["indptr"][:]).astype(np.int64)
-        part = CsrPart(str(folder), matrix["data"], matrix["indices"], indptr, num_columns)
+        data, indices = (ZarrArray(matrix[name], must_exist=True) for name in ("data", "indices"))
+        part = CsrPart(str(folder), data, indices, indptr, num_columns)
     except (KeyError, TypeError, ValueError) as error:
         raise DamagedDataError(f"{folder}: its sparse matrix is incomplete ({error!r})") from None
     if part.num_rows != num_rows:
@@ -135,8 +137,8 @@ def _obs_column(folder: Path, group: Any | None, name: str) -> NDArray[Any]:
 def _fingerprint(folder: Path, matrix: Any, part: CsrPart | DensePart) -> str:
     """Return a digest of the layout and of a few values spread over the matrix."""
     digest = hashlib.blake2b(digest_size=16)
-    arrays = [part.data, part.indices] if isinstance(part, CsrPart) else [part.array]
-    for array in arrays:
+    readers = [part.data, part.indices] if isinstance(part, CsrPart) else [part.array]
+    for array in (reader.array for reader in readers):
         layout = [list(array.shape), str(array.dtype), list(array.chunks), list(array.shards or ())]
         digest.update(json.dumps(layout).encode())
         for place in (np.arange(8) * (max(array.shape[0], 1) - 1)) // 7:

@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 from feedline.errors import DamagedDataError
 from feedline.store.matrix import Request, check_alike, rows_of_request
 from feedline.store.pool import GrowingPool
-from feedline.store.zarr_reading import read_runs, runs_of
+from feedline.store.ragged import copy_runs
+from feedline.store.runs import runs_of
+from feedline.store.zarr_runs import ZarrArray, read_runs
 
 __all__ = ["CsrPart", "CsrStore"]
 
@@ -24,8 +26,8 @@ class CsrPart:
     """One matrix on disk. Where its rows begin is held in memory, 8 bytes a row."""
 
     name: str
-    data: Any
-    indices: Any
+    data: ZarrArray
+    indices: ZarrArray
     indptr: Indices
     num_columns: int
 
@@ -33,13 +35,21 @@ class CsrPart:
         lengths = {len(self.data.shape), len(self.indices.shape)}
         if lengths != {1} or self.data.shape != self.indices.shape:
             raise DamagedDataError(f"{self.name}: data and indices must be lists of one length")
-        is_sound = (
-            len(self.indptr) > 0 and self.indptr[0] == 0 and (np.diff(self.indptr) >= 0).all()
-        )
+        sizes = np.diff(self.indptr)
+        is_sound = len(self.indptr) > 0 and self.indptr[0] == 0 and (sizes >= 0).all()
         if not is_sound or self.indptr[-1] != self.data.shape[0]:
             raise DamagedDataError(
                 f"{self.name}: indptr must ascend from 0 to {self.data.shape[0]}, the number of "
                 "stored values"
+            )
+        if sizes.max(initial=0) > self.num_columns:
+            raise DamagedDataError(
+                f"{self.name}: a row has {sizes.max()} values but there are {self.num_columns} "
+                "columns"
+            )
+        if self.indices.dtype.kind not in "iu":
+            raise DamagedDataError(
+                f"{self.name}: indices have type {self.indices.dtype} but must be integers"
             )
 
     @property
@@ -50,7 +60,7 @@ class CsrPart:
     @property
     def chunk_size(self) -> int:
         """The number of values that are decoded together."""
-        return int(self.data.chunks[0])
+        return max(self.data.chunk_size, self.indices.chunk_size)
 
 
 class CsrStore:
@@ -71,8 +81,8 @@ class CsrStore:
         self.obs = dict(obs)
         self.fingerprint = fingerprint
         self._edges = np.cumsum([0, *(part.num_rows for part in parts)])
-        self._data_memory = GrowingPool()
-        self._indices_memory = GrowingPool()
+        self._read = PairMemory()
+        self._taken = PairMemory()
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -82,62 +92,97 @@ class CsrStore:
     def fetch(self, request: Request) -> CsrRows:
         """Read the rows of a load request; each inner chunk is decoded once."""
         rows = rows_of_request(request, self.shape[0])
-        distinct, places = np.unique(rows, return_inverse=True)
-        which = np.searchsorted(self._edges, distinct, side="right") - 1
-        row_starts = np.empty(len(distinct), np.int64)
-        row_ends = np.empty(len(distinct), np.int64)
+        which = np.searchsorted(self._edges, rows, side="right") - 1
+        starts, ends = np.empty_like(rows), np.empty_like(rows)
         reads = []
         num_values = 0
-        for number in sorted(set(which.tolist())):
+        for number in np.unique(which).tolist():
             part = self._parts[number]
-            chosen = which == number
-            local = distinct[chosen] - self._edges[number]
+            chosen = np.flatnonzero(which == number)
+            local = rows[chosen] - self._edges[number]
             first, end = part.indptr[local], part.indptr[local + 1]
-            runs = runs_of(first, end, part.chunk_size, int(part.indptr[-1]))
+            runs = runs_of(first, end, part.chunk_size)
             # A row without values may lie outside of all runs, and there may be none.
             filled = end > first
-            begins = np.full(len(first), num_values)
-            begins[filled] += runs.places_of(first[filled])
-            row_starts[chosen], row_ends[chosen] = begins, begins + end - first
-            reads.append((part, runs, num_values))
+            begins = np.zeros_like(first)
+            begins[filled] = runs.places_of(first[filled]) + num_values
+            starts[chosen], ends[chosen] = begins, begins + end - first
+            reads.append((part, runs, slice(num_values, num_values + runs.num_entries)))
             num_values += runs.num_entries
-        data = self._data_memory.array((num_values,), self._parts[0].data.dtype)
-        indices = self._indices_memory.array((num_values,), self._parts[0].indices.dtype)
+        kinds = self._parts[0].data.dtype, self._parts[0].indices.dtype
+        data, indices = self._read.arrays(num_values, kinds)
         read_runs(
             [
-                (array, runs, buffer[at : at + runs.num_entries])
-                for part, runs, at in reads
+                (array, runs, buffer[place])
+                for part, runs, place in reads
                 for array, buffer in ((part.data, data), (part.indices, indices))
             ]
         )
-        return CsrRows(data, indices, row_starts, row_ends, places, self.shape[1])
+        self._check_columns(indices)
+        return CsrRows(data, indices, starts, ends, self.shape[1], self._taken)
+
+    def _check_columns(self, indices: NDArray[Any]) -> None:
+        """Raise unless these are columns of the matrix; others would lead out of its memory."""
+        # Seen without a sign, a negative number is a large one.
+        unsigned = indices.view(f"u{indices.itemsize}")
+        if unsigned.max(initial=0) >= self.shape[1]:
+            names = ", ".join(part.name for part in self._parts)
+            raise DamagedDataError(
+                f"{names}: there are values in column {unsigned.max()} but columns must lie in "
+                f"[0, {self.shape[1]})"
+            )
+
+
+class PairMemory:
+    """Memory for the values and the columns of sparse rows, used again and again."""
+
+    def __init__(self) -> None:
+        self._pools = GrowingPool(), GrowingPool()
+
+    def arrays(
+        self, num_values: int, kinds: tuple[np.dtype[Any], np.dtype[Any]]
+    ) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Return an array for values and one for columns."""
+        data, indices = self._pools
+        return data.array((num_values,), kinds[0]), indices.array((num_values,), kinds[1])
 
 
 class CsrRows:
-    """Sparse rows in memory, somewhere in buffers of whole chunks."""
+    """Sparse rows in memory: values and columns, and where each row lies among them."""
 
     def __init__(
         self,
         data: NDArray[Any],
         indices: NDArray[Any],
-        row_starts: Indices,
-        row_ends: Indices,
-        places: Indices,
+        starts: Indices,
+        ends: Indices,
         num_columns: int,
+        memory: PairMemory,
     ) -> None:
-        from scipy.sparse import csr_matrix
-
-        self.num_rows = len(places)
-        # What lies between two rows counts as a row that nobody asks for: rows 2, 4, 6, … are ours,
-        # and row 0 is empty.
-        filled = row_ends > row_starts
-        fits = len(data) < np.iinfo(indices.dtype).max
-        edges = np.zeros(2 * int(filled.sum()) + 2, indices.dtype if fits else np.int64)
-        edges[2::2], edges[3::2] = row_starts[filled], row_ends[filled]
-        self._numbers = np.where(filled, 2 * np.cumsum(filled), 0)[places]
-        shape = (len(edges) - 1, num_columns)
-        self._matrix = csr_matrix((data, indices, edges), shape=shape, copy=False)
+        self.num_rows = len(starts)
+        self._source = data, indices
+        self._starts, self._ends = starts, ends
+        self._num_columns = num_columns
+        self._memory = memory
 
     def take(self, places: Indices) -> Any:
         """Return the rows at these places as a scipy CSR matrix."""
-        return self._matrix[self._numbers[places]]
+        from scipy.sparse import csr_matrix
+
+        starts, ends = self._starts[places], self._ends[places]
+        num_values = int((ends - starts).sum())
+        # 32 bits wherever they are enough, as scipy does it.
+        is_small = max(num_values, self._num_columns) <= np.iinfo(np.int32).max
+        index_type = np.dtype(np.int32 if is_small else np.int64)
+        value_type, stored_type = (array.dtype for array in self._source)
+        data, indices = self._memory.arrays(num_values, (value_type, index_type))
+        columns = indices if stored_type == index_type else np.empty(num_values, stored_type)
+        copy_runs(starts, ends, self._source, (data, columns))
+        if columns is not indices:
+            indices[:] = columns
+        # Given to the constructor, arrays that are views of larger memory would be copied.
+        matrix = csr_matrix((len(places), self._num_columns), dtype=value_type)
+        matrix.data, matrix.indices = data, indices
+        matrix.indptr = np.zeros(len(places) + 1, index_type)
+        np.cumsum(ends - starts, out=matrix.indptr[1:])
+        return matrix

@@ -13,7 +13,8 @@ from feedline.errors import DamagedDataError
 from feedline.store.gather import RowSource
 from feedline.store.matrix import Request, check_alike, rows_of_request
 from feedline.store.pool import GrowingPool
-from feedline.store.zarr_reading import read_runs, runs_of
+from feedline.store.runs import runs_of
+from feedline.store.zarr_runs import ZarrArray, read_runs
 
 __all__ = ["DensePart", "DenseStore"]
 
@@ -23,7 +24,7 @@ class DensePart:
     """One matrix on disk."""
 
     name: str
-    array: Any
+    array: ZarrArray
 
     def __post_init__(self) -> None:
         if len(self.array.shape) < 2:
@@ -71,7 +72,7 @@ class DenseStore:
             part = self._parts[number]
             chosen = which == number
             local = rows[chosen] - self._edges[number]
-            runs = runs_of(local, local + 1, int(part.array.chunks[0]), part.num_rows)
+            runs = runs_of(local, local + 1, part.array.chunk_size)
             places[chosen] = runs.places_of(local) + num_rows
             reads.append((part, runs, num_rows))
             num_rows += runs.num_entries
