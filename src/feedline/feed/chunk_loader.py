@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +19,7 @@ from feedline.errors import (
 from feedline.feed.readahead import ReadAhead
 from feedline.store.matrix import FetchedRows, MatrixStore, rows_of_request
 
-__all__ = ["ChunkBatch", "ChunkLoader"]
+__all__ = ["ChunkBatch", "ChunkLoader", "LoadedRequest", "Reader"]
 
 Request = Mapping[str, Any]
 OUTPUTS = ("stored", "numpy")
@@ -30,6 +31,22 @@ class ChunkBatch(NamedTuple):
     X: Any
     obs: dict[str, NDArray[Any]]
     rows: NDArray[np.int64]
+
+
+class LoadedRequest(Protocol):
+    """What was read for a request."""
+
+    def batches(self) -> Iterator[tuple[Any, NDArray[np.int64]]]:
+        """Yield the matrix of each batch, and the numbers of its rows."""
+
+
+class Reader(Protocol):
+    """Reads requests, as far ahead as it likes."""
+
+    def __call__(
+        self, requests: Iterator[Request], load: Callable[[Request], LoadedRequest]
+    ) -> Iterator[LoadedRequest]:
+        """Yield what was read, in the order of the requests; it may have a `close`."""
 
 
 class ChunkLoader:
@@ -44,6 +61,7 @@ class ChunkLoader:
         output: `"stored"` yields sparse rows as scipy CSR matrices and dense ones as arrays;
             `"numpy"` yields arrays.
         num_ahead: How many requests are read ahead.
+        reader: What reads requests, if not a thread of this process.
 
     Examples:
         >>> from feedline.chunks import RandomSampler
@@ -61,6 +79,7 @@ class ChunkLoader:
         *,
         output: str = "stored",
         num_ahead: int = 1,
+        reader: Reader | None = None,
     ) -> None:
         if not callable(getattr(sampler, "sample", None)):
             raise InvalidValueError(
@@ -69,7 +88,7 @@ class ChunkLoader:
         self.store = store
         self.sampler = sampler
         self._convert = _converter(check_choice("output", output, OUTPUTS))
-        self._num_ahead = check_integer("num_ahead", num_ahead, 0)
+        self._reader = reader or _InThread(check_integer("num_ahead", num_ahead, 0))
         self._num_delivered = 0
 
     @property
@@ -117,41 +136,63 @@ class ChunkLoader:
         return found  # type: ignore[no-any-return]
 
     def __iter__(self) -> Iterator[ChunkBatch]:
-        requests = ReadAhead(
-            iter(self.sampler.sample(self.n_obs)),
-            self._fetch,
-            lambda request: [request],
-            num_threads=1 if self._num_ahead else 0,
-            num_ahead=self._num_ahead,
-        )
+        loaded = self._reader(iter(self.sampler.sample(self.n_obs)), self._load)
         try:
             is_first = True
-            for splits, rows, numbers in requests:
+            for request in loaded:
                 if is_first:
                     # Only now has the sampler begun; until then the state is that of the last pass.
                     self._num_delivered, is_first = 0, False
-                for split in splits:
-                    batch = self._batch(rows, numbers, split)
+                for matrix, rows in request.batches():
+                    batch = self._batch(matrix, rows)
                     self._num_delivered += 1
                     yield batch
                 # Held any longer, the memory of these rows could not be used again.
-                del rows
+                del request
         finally:
-            requests.close()
+            close = getattr(loaded, "close", None)
+            if close is not None:
+                close()
 
-    def _fetch(
-        self, request: Request
-    ) -> tuple[list[NDArray[np.int64]], FetchedRows, NDArray[np.int64]]:
+    def _load(self, request: Request) -> LoadedRequest:
         wanted = request["requests"]
-        numbers = rows_of_request(wanted, self.n_obs)
-        return list(request["splits"]), self.store.fetch(wanted), numbers
+        rows = rows_of_request(wanted, self.n_obs)
+        return _Fetched(self.store.fetch(wanted), rows, list(request["splits"]))
 
-    def _batch(
-        self, rows: FetchedRows, numbers: NDArray[np.int64], split: NDArray[np.int64]
-    ) -> ChunkBatch:
-        index = numbers[split]
-        obs = {name: values[index] for name, values in self.store.obs.items()}
-        return ChunkBatch(self._convert(rows.take(split)), obs, index)
+    def _batch(self, matrix: Any, rows: NDArray[np.int64]) -> ChunkBatch:
+        obs = {name: values[rows] for name, values in self.store.obs.items()}
+        return ChunkBatch(self._convert(matrix), obs, rows)
+
+
+@dataclass(frozen=True)
+class _InThread:
+    """Reads some requests ahead in a thread."""
+
+    num_ahead: int
+
+    def __call__(
+        self, requests: Iterator[Request], load: Callable[[Request], LoadedRequest]
+    ) -> Iterator[LoadedRequest]:
+        return ReadAhead(
+            requests,
+            load,
+            lambda request: [request],
+            num_threads=1 if self.num_ahead else 0,
+            num_ahead=self.num_ahead,
+        )
+
+
+@dataclass(frozen=True)
+class _Fetched:
+    """Rows that were fetched; each batch is cut out of them when its turn comes."""
+
+    fetched: FetchedRows
+    rows: NDArray[np.int64]
+    splits: list[NDArray[np.int64]]
+
+    def batches(self) -> Iterator[tuple[Any, NDArray[np.int64]]]:
+        for split in self.splits:
+            yield self.fetched.take(split), self.rows[split]
 
 
 def _converter(output: str) -> Callable[[Any], Any]:

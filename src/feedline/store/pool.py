@@ -55,6 +55,10 @@ class GrowingPool:
     def __init__(self) -> None:
         self._pool = SlabPool(0, max_free=0)
 
+    def __reduce__(self) -> tuple[type[GrowingPool], tuple[()]]:
+        # Memory does not travel to other processes.
+        return GrowingPool, ()
+
     def array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
         """Return an array whose memory is used again when the last view of it is gone."""
         num_bytes = math.prod(shape) * dtype.itemsize

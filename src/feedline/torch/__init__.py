@@ -14,6 +14,7 @@ except ModuleNotFoundError as error:
 
 from feedline.torch.buckets import BucketBatchSampler, SequentialBucketSampler
 from feedline.torch.calculator import BucketCalculator
+from feedline.torch.chunk_loader import ChunkLoader, ChunkTensors
 from feedline.torch.distributed import DistributedSampler
 from feedline.torch.folder_config import FolderConfig
 from feedline.torch.lazy_folder import LazyFolderDataset, SequifierDatasetFromFolderLazy
@@ -26,6 +27,8 @@ from feedline.torch.peers import Peers
 __all__ = [
     "BucketBatchSampler",
     "BucketCalculator",
+    "ChunkLoader",
+    "ChunkTensors",
     "DataLoader",
     "DistributedSampler",
     "FolderConfig",
