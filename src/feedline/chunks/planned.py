@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from feedline.chunks.requests import LoadRequest, request_of
 from feedline.chunks.sampler import Sampler, mask_bounds, seed_of
@@ -73,6 +74,19 @@ class PlannedSampler(Sampler):
     def n_batches(self, n_obs: int) -> int:
         self.validate(n_obs)
         return self._fresh(n_obs).num_batches
+
+    def n_batches_left(self, n_obs: int) -> int:
+        """Return how many batches the next pass has."""
+        segment = self._resumed(n_obs)
+        left = 0 if segment is None else segment.num_batches - segment.num_done
+        return left or self.n_batches(n_obs)
+
+    def planned_rows(self, n_obs: int) -> Iterator[NDArray[np.int64]]:
+        """Yield the rows of each batch of the pass that has begun, without reading anything."""
+        assert self._pass is not None
+        offset = self._offset(n_obs)
+        for batch in self._pass.segment.batches(self._rank):
+            yield batch.indices + offset
 
     def begin(self, n_obs: int) -> Segment:
         """Begin a pass, at the loaded state, or at the start of this or the next epoch."""

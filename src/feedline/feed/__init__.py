@@ -5,6 +5,7 @@ from feedline.feed.chunk_loader import ChunkBatch, ChunkLoader
 from feedline.feed.data_plan import DataPlan
 from feedline.feed.feed import FedBatch, Feed, FeedPass
 from feedline.feed.gathering import chunking_of, gather_samples
+from feedline.feed.id_trail import IdTrail, planned_ids
 from feedline.feed.reading import Reading, Slab, read_slabs
 
 __all__ = [
@@ -15,10 +16,12 @@ __all__ = [
     "FedBatch",
     "Feed",
     "FeedPass",
+    "IdTrail",
     "Reading",
     "Slab",
     "chunking_of",
     "gather_samples",
     "picked_batches",
+    "planned_ids",
     "read_slabs",
 ]

@@ -16,6 +16,7 @@ from feedline.errors import (
     check_choice,
     check_integer,
 )
+from feedline.feed.id_trail import IdTrail
 from feedline.feed.readahead import ReadAhead
 from feedline.store.matrix import FetchedRows, MatrixStore, rows_of_request
 
@@ -90,6 +91,9 @@ class ChunkLoader:
         self._convert = _converter(check_choice("output", output, OUTPUTS))
         self._reader = reader or _InThread(check_integer("num_ahead", num_ahead, 0))
         self._num_delivered = 0
+        #: Whether batches are compared with the plan as they are handed out.
+        self.tracks_ids = False
+        self._trail: IdTrail | None = None
 
     @property
     def n_obs(self) -> int:
@@ -100,6 +104,14 @@ class ChunkLoader:
         """The number of batches of a whole epoch."""
         count = getattr(self.sampler, "n_batches", None) or self.sampler.n_iters
         return int(count(self.n_obs))
+
+    def num_batches_left(self) -> int:
+        """Return how many batches the next pass has."""
+        return int(self._planned("n_batches_left")(self.n_obs))
+
+    def agrees_with_plan(self) -> bool:
+        """Return whether the batches of this pass were those of the plan; see `tracks_ids`."""
+        return self._trail is None or self._trail.agrees
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the beginning of `epoch`; the epoch that the sampler is in is not restarted."""
@@ -143,9 +155,12 @@ class ChunkLoader:
                 if is_first:
                     # Only now has the sampler begun; until then the state is that of the last pass.
                     self._num_delivered, is_first = 0, False
+                    self._trail = self._new_trail()
                 for matrix, rows in request.batches():
                     batch = self._batch(matrix, rows)
                     self._num_delivered += 1
+                    if self._trail is not None:
+                        self._trail.deliver(rows)
                     yield batch
                 # Held any longer, the memory of these rows could not be used again.
                 del request
@@ -153,6 +168,10 @@ class ChunkLoader:
             close = getattr(loaded, "close", None)
             if close is not None:
                 close()
+
+    def _new_trail(self) -> IdTrail | None:
+        planned = getattr(self.sampler, "planned_rows", None)
+        return None if planned is None or not self.tracks_ids else IdTrail(planned(self.n_obs))
 
     def _load(self, request: Request) -> LoadedRequest:
         wanted = request["requests"]

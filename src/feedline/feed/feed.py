@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from feedline.errors import CursorFormatError, check_integer
 from feedline.feed.data_plan import DataPlan
 from feedline.feed.gathering import chunking_of
+from feedline.feed.id_trail import IdTrail, planned_ids
 from feedline.feed.reading import DEFAULT_BUDGET, DEFAULT_THREADS, Reading, Slab, Slabs, read_slabs
 from feedline.plan import Cursor, Plan, Segment
 from feedline.store import Store
@@ -88,6 +89,8 @@ class Feed:
         self._epoch = 0
         self._loaded: Cursor | None = None
         self._delivered: _Delivered | None = None
+        #: Whether batches are compared with the plan as they are handed out.
+        self.tracks_ids = False
 
     @property
     def epoch(self) -> int:
@@ -106,6 +109,16 @@ class Feed:
         segment = self._current_segment()
         return sum(past.num_batches for past in segment.history) + segment.num_batches
 
+    def num_batches_left(self) -> int:
+        """Return how many batches the next pass has."""
+        segment = self._segment()
+        return segment.num_batches - segment.num_done or len(self)
+
+    def agrees_with_plan(self) -> bool:
+        """Return whether the batches of this pass were those of the plan; see `tracks_ids`."""
+        delivered = self._delivered
+        return delivered is None or delivered.trail is None or delivered.trail.agrees
+
     def __iter__(self) -> FeedPass:
         delivered = self._delivered
         if delivered is not None and delivered.has_ended:
@@ -116,6 +129,8 @@ class Feed:
             segment = self._segment()
         self._loaded = None
         self._delivered = _Delivered(segment)
+        if self.tracks_ids:
+            self._delivered.trail = IdTrail(planned_ids(segment, self.rank, segment.num_done, 1))
         slabs = read_slabs(
             self.store, self._chunking, segment, self.rank, segment.num_done, self._reading
         )
@@ -170,6 +185,7 @@ class _Delivered:
     def __init__(self, segment: Segment) -> None:
         self.segment = segment
         self.num_batches = segment.num_done
+        self.trail: IdTrail | None = None
 
     @property
     def has_ended(self) -> bool:
@@ -196,6 +212,8 @@ class FeedPass(Iterator[FedBatch]):
             self._num_slabs += 1
             batch = next(self._batches)
         self._delivered.num_batches = batch.number + 1
+        if self._delivered.trail is not None:
+            self._delivered.trail.deliver(batch.indices)
         return batch
 
     def close(self) -> None:

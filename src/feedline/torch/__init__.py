@@ -23,6 +23,8 @@ from feedline.torch.mixture import MixtureSampler
 from feedline.torch.mixture_dataset import MixtureDataset
 from feedline.torch.multiresolution import MultiresolutionDataset
 from feedline.torch.peers import Peers
+from feedline.torch.shield import shield_worker
+from feedline.torch.step_scheduler import StepScheduler
 
 __all__ = [
     "BucketBatchSampler",
@@ -39,4 +41,6 @@ __all__ = [
     "Peers",
     "SequentialBucketSampler",
     "SequifierDatasetFromFolderLazy",
+    "StepScheduler",
+    "shield_worker",
 ]

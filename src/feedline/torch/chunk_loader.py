@@ -103,6 +103,23 @@ class ChunkLoader:
         """The number of batches of a whole epoch."""
         return len(self._loader)
 
+    def num_batches_left(self) -> int:
+        """Return how many batches the next pass has."""
+        return self._loader.num_batches_left()
+
+    @property
+    def tracks_ids(self) -> bool:
+        """Whether batches are compared with the plan as they are handed out."""
+        return self._loader.tracks_ids
+
+    @tracks_ids.setter
+    def tracks_ids(self, wanted: bool) -> None:
+        self._loader.tracks_ids = wanted
+
+    def agrees_with_plan(self) -> bool:
+        """Return whether the batches of this pass were those of the plan; see `tracks_ids`."""
+        return self._loader.agrees_with_plan()
+
     def set_epoch(self, epoch: int) -> None:
         """Go to the beginning of `epoch`; the epoch that the sampler is in is not restarted."""
         self._loader.set_epoch(epoch)

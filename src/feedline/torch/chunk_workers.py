@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from feedline.feed.chunk_loader import LoadedRequest
 from feedline.store.matrix import MatrixStore, rows_of_request
+from feedline.torch.shield import Shielded
 
 __all__ = ["RequestsInWorkers"]
 
@@ -42,6 +43,7 @@ class RequestsInWorkers:
             persistent_workers=persistent_workers,
             multiprocessing_context=context,
             collate_fn=_as_is,
+            worker_init_fn=Shielded(),
         )
 
     def __call__(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import torch
@@ -11,9 +12,11 @@ from torch.utils.data import BatchSampler, IterableDataset, default_collate, def
 from torch.utils.data import DataLoader as TorchDataLoader
 
 from feedline.errors import InvalidValueError
+from feedline.feed import IdTrail, planned_ids
 from feedline.torch.distributed import DistributedSampler, SampleSampler
 from feedline.torch.fed_dataset import FedDataset
 from feedline.torch.plan_sampler import Pass, PlanSampler
+from feedline.torch.shield import Shielded
 
 __all__ = ["DataLoader"]
 
@@ -86,6 +89,7 @@ class DataLoader(TorchDataLoader[Item]):
         in_batches = batch_sampler is not None or batch_size is not None
         if in_batches and hasattr(dataset, "__getitems__") and options.get("collate_fn") is None:
             options["collate_fn"] = collate_whole
+        options["worker_init_fn"] = Shielded.around(options.get("worker_init_fn"))
         super().__init__(
             dataset,
             batch_size=batch_size,
@@ -105,6 +109,8 @@ class DataLoader(TorchDataLoader[Item]):
         if isinstance(self._plan_sampler, SampleSampler):
             self._plan_sampler.loader_record.update(batch_size=self._entries_per_batch)
         self.with_mask = with_mask
+        #: Whether batches are compared with the plan as they are handed out.
+        self.tracks_ids = False
         self._delivered: _Delivered | None = None
 
     @property
@@ -115,6 +121,33 @@ class DataLoader(TorchDataLoader[Item]):
     def set_epoch(self, epoch: int) -> None:
         """Go to the beginning of `epoch`; the epoch that the loader is in is not restarted."""
         self._plan_sampler.set_epoch(epoch)
+
+    def num_batches_left(self) -> int:
+        """Return how many batches the next pass has."""
+        return self._num_batches_in(self._plan_sampler.num_left()) or len(self)
+
+    def num_real_samples(self, number: int) -> int:
+        """Return how many samples of a batch are no padding; -1 is the latest batch."""
+        delivered = self._current()
+        if delivered is None or not -delivered.num_batches <= number < 0:
+            raise InvalidValueError(f"number={number} must be that of a batch of this pass, as -1")
+        return int(self.mask_of(delivered.running, delivered.num_batches + number).sum())
+
+    def agrees_with_plan(self) -> bool:
+        """Return whether the batches of this pass were those of the plan; see `tracks_ids`."""
+        delivered = self._current()
+        return delivered is None or delivered.trail is None or delivered.trail.agrees
+
+    @property
+    def _index_sampler(self) -> Any:
+        # What torch takes indices from; noted here, in the order in which batches come back.
+        inner = super()._index_sampler
+        return inner if isinstance(self.dataset, FedDataset) else _Noted(inner, self)
+
+    def current_notes(self) -> deque[Any] | None:
+        """Return where to note what is asked for in the pass that has begun, if that is wanted."""
+        delivered = self._delivered
+        return None if delivered is None or delivered.trail is None else delivered.asked
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the training loop is: the batches that it has received."""
@@ -139,6 +172,11 @@ class DataLoader(TorchDataLoader[Item]):
         running = self._plan_sampler.begin()
         num_expected = self._num_batches_in(running.segment.num_batches - running.start)
         self._delivered = _Delivered(running, num_expected)
+        if self.tracks_ids and not isinstance(self.dataset, FedDataset):
+            rank, together = self._plan_sampler.rank, self._entries_per_batch
+            self._delivered.trail = IdTrail(
+                planned_ids(running.segment, rank, running.start, together)
+            )
         if isinstance(self.dataset, FedDataset) and self.num_workers:
             self.dataset.announce(running)
         with self._plan_sampler.bound_to(running):
@@ -169,6 +207,28 @@ class DataLoader(TorchDataLoader[Item]):
         return torch.from_numpy(block.is_real)
 
 
+class _Noted:
+    """An index sampler whose loader takes note of what it yields."""
+
+    def __init__(self, inner: Any, loader: DataLoader[Any]) -> None:
+        self._inner = inner
+        self._loader = loader
+
+    def __iter__(self) -> Iterator[Any]:
+        # At once: the sampler is bound to a pass while torch makes its iterator.
+        return _noted(iter(self._inner), self._loader.current_notes())
+
+    def __len__(self) -> int:
+        return len(self._inner)
+
+
+def _noted(entries: Iterator[Any], notes: deque[Any] | None) -> Iterator[Any]:
+    for indices in entries:
+        if notes is not None:
+            notes.append(indices)
+        yield indices
+
+
 class _SampleBatches(BatchSampler):
     """torch's BatchSampler around one of our samplers, cutting batches out of whole blocks."""
 
@@ -185,6 +245,8 @@ class _Delivered:
     running: Pass
     num_expected: int
     num_batches: int = 0
+    trail: IdTrail | None = None
+    asked: deque[Any] = field(default_factory=deque)
 
 
 class _Delivering(Iterator[Any]):
@@ -206,10 +268,14 @@ class _Delivering(Iterator[Any]):
         except Exception:
             # The loop may go on after an error; then the batch that failed has been passed over.
             self._num_failed += 1
+            if self._delivered.trail is not None:
+                self._delivered.trail.deliver(self._delivered.asked.popleft())
             raise
         number = self._delivered.num_batches + self._num_failed
         self._delivered.num_batches = number + 1
         self._num_failed = 0
+        if self._delivered.trail is not None:
+            self._delivered.trail.deliver(self._delivered.asked.popleft())
         if self._loader.with_mask:
             return batch, self._loader.mask_of(self._delivered.running, number)
         return batch

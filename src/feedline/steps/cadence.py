@@ -1,0 +1,50 @@
+"""What is due at which step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from feedline.errors import check_integer
+
+__all__ = ["Cadence"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cadence:
+    """Every how many steps something is due; `None` where it never is.
+
+    Steps count from zero, so what is due every 10 steps is due at steps 9, 19, ….
+
+    Examples:
+        >>> cadence = Cadence(ckpt_every_steps=10)
+        >>> [step for step in range(30) if cadence.is_checkpoint_due(step)]
+        [9, 19, 29]
+    """
+
+    ckpt_every_steps: int
+    val_every_steps: int | None = None
+    log_remote_every_steps: int = 1
+    gc_every_steps: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("ckpt_every_steps", "log_remote_every_steps"):
+            check_integer(name, getattr(self, name), 1)
+        for name in ("val_every_steps", "gc_every_steps"):
+            if getattr(self, name) is not None:
+                check_integer(name, getattr(self, name), 1, remedy="or None for never")
+
+    def is_checkpoint_due(self, step: int) -> bool:
+        """Return whether a checkpoint is due at a step."""
+        return (step + 1) % self.ckpt_every_steps == 0
+
+    def is_validation_due(self, step: int) -> bool:
+        """Return whether a validation is due at a step."""
+        return self.val_every_steps is not None and (step + 1) % self.val_every_steps == 0
+
+    def is_logging_due(self, step: int) -> bool:
+        """Return whether remote logging is due at a step."""
+        return (step + 1) % self.log_remote_every_steps == 0
+
+    def is_collection_due(self, step: int) -> bool:
+        """Return whether garbage collection is due at a step."""
+        return self.gc_every_steps is not None and (step + 1) % self.gc_every_steps == 0

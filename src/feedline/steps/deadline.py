@@ -1,0 +1,71 @@
+"""Stopping before time runs out."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from datetime import timedelta
+from typing import Any
+
+from feedline.errors import InvalidValueError, check_positive
+
+__all__ = ["Deadline"]
+
+
+class Deadline:
+    """A time by which the run has stopped, with room for one more step and for a checkpoint.
+
+    Args:
+        max_duration: Seconds, `"H:MM:SS"`, `"D-HH:MM:SS"`, a `timedelta`, or `"slurm"` for the end
+            of the Slurm job that this process is in.
+        margin: How many seconds to keep for the last checkpoint.
+
+    Examples:
+        >>> Deadline("1:30:00", margin=60).seconds_left() > 5000
+        True
+    """
+
+    def __init__(self, max_duration: Any, *, margin: float) -> None:
+        if not isinstance(margin, int | float) or not margin >= 0:
+            raise InvalidValueError(
+                f"deadline_margin={margin!r:.80} must be a number of seconds, at least 0"
+            )
+        self._margin = float(margin)
+        self._end = time.monotonic() + _seconds(max_duration)
+        self._longest_step = 0.0
+
+    def seconds_left(self) -> float:
+        """Return how many seconds are left for training."""
+        return self._end - self._margin - time.monotonic()
+
+    def note_step(self, seconds: float) -> None:
+        """Take note of how long a step took."""
+        # Slow steps, such as the first one, are forgotten in time.
+        self._longest_step = max(seconds, self._longest_step * 0.95)
+
+    def is_near(self) -> bool:
+        """Return whether another step might not end in time."""
+        return self.seconds_left() <= self._longest_step
+
+
+def _seconds(given: Any) -> float:
+    if given == "slurm":
+        end = os.environ.get("SLURM_JOB_END_TIME", "")
+        if not end.isdigit():
+            raise InvalidValueError(
+                "max_duration='slurm' needs SLURM_JOB_END_TIME, which Slurm sets in its jobs; give "
+                "the seconds instead"
+            )
+        return int(end) - time.time()
+    if isinstance(given, timedelta):
+        given = given.total_seconds()
+    if isinstance(given, str):
+        match = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", given.strip())
+        if match is None:
+            raise InvalidValueError(
+                f"max_duration={given!r:.80} must be seconds, 'H:MM:SS', 'D-HH:MM:SS' or 'slurm'"
+            )
+        days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
+        given = ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+    return check_positive("max_duration", given)

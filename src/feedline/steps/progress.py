@@ -1,0 +1,79 @@
+"""A progress bar for a run."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from feedline.steps.step_scheduler import StepScheduler
+
+__all__ = ["NoProgress", "RunProgress", "open_progress"]
+
+
+class NoProgress:
+    """Shows nothing."""
+
+    def update(self, scheduler: StepScheduler) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class RunProgress:
+    """Steps, epoch, loss, samples per second and waiting for data, on the terminal."""
+
+    def __init__(self, rich_progress: Any) -> None:
+        self._bar = rich_progress
+        self._task: Any = None
+
+    def update(self, scheduler: StepScheduler) -> None:
+        """Show where the run is after a step."""
+        if self._task is None:
+            self._bar.start()
+            total = scheduler.max_steps if scheduler.max_steps < 2**62 else None
+            self._task = self._bar.add_task("training", total=total, note="")
+        self._bar.update(self._task, completed=scheduler.step + 1, note=self._note(scheduler))
+
+    def _note(self, scheduler: StepScheduler) -> str:
+        parts = [f"epoch {scheduler.epoch + 1}/{scheduler.num_epochs}"]
+        loss = scheduler.losses.value
+        if loss is not None:
+            parts.append(f"loss {loss:.4g}")
+        seconds = scheduler.waiting.seconds_per_step
+        if seconds:
+            parts.append(f"{scheduler.global_batch_size / seconds:,.0f} samples/s")
+        parts.append(f"waiting {scheduler.waiting.share:.0%}")
+        return "  ".join(parts)
+
+    def close(self) -> None:
+        """Leave the bar as it is."""
+        self._bar.stop()
+
+
+def open_progress(wanted: bool) -> RunProgress | NoProgress:
+    """Return a bar if it is wanted, and the output is a terminal."""
+    if not wanted or not sys.stderr.isatty():
+        return NoProgress()
+    try:
+        from rich.console import Console
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeRemainingColumn,
+        )
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError(
+            "progress=True needs rich, which is not installed; install feedline[cli]", name="rich"
+        ) from None
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}"),
+    )
+    return RunProgress(Progress(*columns, console=Console(stderr=True)))

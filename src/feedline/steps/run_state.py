@@ -1,0 +1,56 @@
+"""The state of a run: its clock, and its place in the data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from feedline.errors import CursorFormatError, check_integer
+
+__all__ = ["RunState"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunState:
+    """Which step comes next, in which epoch, after how many batches of it.
+
+    `dp_size` and `local_batch_size` say on how many ranks and in which batches these were counted.
+    """
+
+    step: int
+    epoch: int
+    num_batches: int = 0
+    dp_size: int = 1
+    local_batch_size: int = 1
+    dataloader: dict[str, Any] | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the state as plain values."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, state: Any) -> RunState:
+        """Return the state that was saved; of other systems, `step` and `epoch` are enough."""
+        if not isinstance(state, Mapping) or not {"step", "epoch"} <= state.keys():
+            raise CursorFormatError(
+                f"state={state!r:.80} must be a mapping with the keys 'step' and 'epoch'; pass "
+                "what state_dict() returned"
+            )
+        counts = {
+            name: check_integer(name, state.get(name, low), low)
+            for name, low in (
+                ("step", 0),
+                ("epoch", 0),
+                ("num_batches", 0),
+                ("dp_size", 1),
+                ("local_batch_size", 1),
+            )
+        }
+        data = state.get("dataloader")
+        if data is not None and not isinstance(data, Mapping):
+            raise CursorFormatError(
+                f"dataloader={data!r:.80} must be the state of a loader; the state is damaged, use "
+                "an earlier checkpoint"
+            )
+        return cls(**counts, dataloader=None if data is None else dict(data))

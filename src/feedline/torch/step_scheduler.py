@@ -1,0 +1,85 @@
+"""The clock of a run, wired to torch.distributed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader as TorchDataLoader
+
+from feedline.steps import Peers as StepPeers
+from feedline.steps import StepScheduler as PlainScheduler
+from feedline.steps.peers import check_alone
+from feedline.torch.shield import Shielded
+
+__all__ = ["StepScheduler", "TorchPeers"]
+
+
+class TorchPeers:
+    """The processes of a process group.
+
+    Args:
+        process_group: The group; by default all processes.
+    """
+
+    def __init__(self, process_group: Any | None = None) -> None:
+        self._group = process_group
+        self.rank = dist.get_rank(process_group)
+        self.world_size = dist.get_world_size(process_group)
+        # Collectives of NCCL take what is on the device only.
+        device = "cuda" if dist.get_backend(process_group) == "nccl" else "cpu"
+        self._device = torch.device(device)
+
+    def maximum(self, values: Sequence[int]) -> list[int]:
+        """Return the largest of each value over all processes."""
+        told = torch.tensor(values, dtype=torch.int64, device=self._device)
+        dist.all_reduce(told, op=dist.ReduceOp.MAX, group=self._group)
+        largest: list[int] = told.tolist()
+        return largest
+
+
+class StepScheduler(PlainScheduler):
+    """`feedline.steps.StepScheduler` for ranks of torch.distributed.
+
+    Workers of its loader, if that is one of torch's, do not hear the signals that stop the run.
+
+    Args:
+        process_group: The ranks that stop together; by default all.
+        **options: What `feedline.steps.StepScheduler` takes.
+
+    Examples:
+        >>> scheduler = StepScheduler(4, 2, 1, range(6), num_epochs=1, preemption_signal=None)
+        >>> [batches for batches in scheduler]
+        [[0, 1], [2, 3], [4, 5]]
+    """
+
+    def __init__(
+        self,
+        global_batch_size: int,
+        local_batch_size: int,
+        dp_size: int,
+        dataloader: Any,
+        *args: Any,
+        process_group: Any | None = None,
+        peers: StepPeers | None = None,
+        **options: Any,
+    ) -> None:
+        if isinstance(dataloader, TorchDataLoader):
+            dataloader.worker_init_fn = Shielded.around(dataloader.worker_init_fn)
+        super().__init__(
+            global_batch_size,
+            local_batch_size,
+            dp_size,
+            dataloader,
+            *args,
+            peers=_peers(process_group) if peers is None else peers,
+            **options,
+        )
+
+
+def _peers(process_group: Any | None) -> StepPeers:
+    if dist.is_available() and dist.is_initialized():
+        return TorchPeers(process_group)
+    return check_alone()
