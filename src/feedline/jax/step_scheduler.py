@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -14,6 +13,8 @@ from feedline.steps import StepScheduler as PlainScheduler
 
 __all__ = ["JaxPeers", "StepScheduler"]
 
+_LOW = 2**21 - 1
+
 
 class JaxPeers:
     """All processes of a JAX run; `jax.distributed.initialize` comes first."""
@@ -22,16 +23,14 @@ class JaxPeers:
         self.rank = jax.process_index()
         self.world_size = jax.process_count()
 
-    def maximum(self, values: Sequence[int]) -> list[int]:
-        """Return the largest of each value over all processes."""
+    def maximum(self, value: int) -> int:
+        """Return the largest value of all processes."""
         if self.world_size == 1:
-            return list(values)
-        # Arrays of JAX have 32 bits by default, so a value travels in two halves.
-        told = np.array(values, dtype=np.int64)
-        halves = np.stack([told >> 31, told & (2**31 - 1)]).astype(np.int32)
-        gathered = np.asarray(multihost_utils.process_allgather(halves)).astype(np.int64)
-        largest: list[int] = ((gathered[:, 0] << 31) | gathered[:, 1]).max(axis=0).tolist()
-        return largest
+            return value
+        # Arrays of JAX have 32 bits by default, so a value travels in three parts.
+        parts = np.array([value >> 42, value >> 21 & _LOW, value & _LOW], dtype=np.int32)
+        gathered = np.asarray(multihost_utils.process_allgather(parts)).tolist()
+        return max(int(high << 42 | middle << 21 | low) for high, middle, low in gathered)
 
 
 class StepScheduler(PlainScheduler):

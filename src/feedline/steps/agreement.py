@@ -1,4 +1,9 @@
-"""What all ranks decide together, with one collective for each step."""
+"""What all ranks decide together, with one collective of one number for each step.
+
+A collective of one number is the cheapest there is. So what a rank has to say is packed into one,
+with what matters most in the highest bits: the largest number of all ranks is then the most urgent
+thing that any of them has to say, and names the rank that says it.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +14,14 @@ from feedline.errors import DesyncError
 from feedline.steps.peers import Peers
 
 __all__ = ["Agreement", "Verdict"]
+
+_STEP_BITS, _SIGNAL_BITS, _RANK_BITS = 22, 7, 16
+_ASKED = 1 << _STEP_BITS
+_DEADLINE = _ASKED << 1
+_SIGNAL = _DEADLINE << 1
+_SIGNAL_RANK = _SIGNAL << _SIGNAL_BITS
+_DIVERGED_RANK = _SIGNAL_RANK << _RANK_BITS
+_MAX_RANK = 2**_RANK_BITS - 1
 
 
 class Verdict(NamedTuple):
@@ -35,7 +48,7 @@ class Verdict(NamedTuple):
 
 
 class Agreement:
-    """Compares flags of all ranks. What each of them says fits into one list of integers."""
+    """Compares what the ranks have to say."""
 
     def __init__(self, peers: Peers) -> None:
         self._peers = peers
@@ -43,25 +56,37 @@ class Agreement:
     def reach(
         self, step: int, *, signal: int, is_deadline: bool, is_asked: bool, has_diverged: bool
     ) -> Verdict:
-        """Return what is true on any rank, or raise `DesyncError` if they are not together."""
-        rank = self._peers.rank
-        mine = [
-            (rank + 1) * 256 + signal if signal else 0,
-            int(is_deadline),
-            int(is_asked),
-            rank + 1 if has_diverged else 0,
-            step,
-            -step,
-        ]
-        told, is_late, was_asked, diverged, last, first = self._peers.maximum(mine)
-        if last != -first:
+        """Return what is most urgent on any rank, or raise `DesyncError` if they have parted."""
+        who = min(self._peers.rank + 1, _MAX_RANK)
+        place = _place_of(step)
+        told = self._peers.maximum(
+            (_DIVERGED_RANK * who if has_diverged else 0)
+            | (_SIGNAL_RANK * who | _SIGNAL * signal if signal else 0)
+            | (_DEADLINE if is_deadline else 0)
+            | (_ASKED if is_asked else 0)
+            | place
+        )
+        if told // _DIVERGED_RANK:
             raise DesyncError(
-                f"rank {rank} is at step {step}, but others are at steps from {-first} to {last}; "
-                "every rank must take every step"
+                f"rank {told // _DIVERGED_RANK - 1} has received other samples than its plan says, "
+                f"by step {step}; look for what takes batches out of its loader beside the "
+                "scheduler"
             )
-        if diverged:
+        if told < _ASKED and told != place:
             raise DesyncError(
-                f"rank {diverged - 1} has received other samples than its plan says, by step "
-                f"{step}; look for what takes batches out of its loader beside the scheduler"
+                f"rank {self._peers.rank} is at step {step}, but others are not; load the same "
+                "checkpoint on every rank, and let every rank take every step"
             )
-        return Verdict(told % 256, max(told // 256 - 1, 0), bool(is_late), bool(was_asked))
+        return Verdict(
+            signal=told // _SIGNAL % 2**_SIGNAL_BITS,
+            signal_rank=max(told // _SIGNAL_RANK % 2**_RANK_BITS - 1, 0),
+            is_deadline=bool(told & _DEADLINE),
+            is_asked=bool(told & _ASKED),
+        )
+
+
+def _place_of(step: int) -> int:
+    """Return a number that shows ranks at another step that they are: those behind at even steps,
+    those ahead at odd ones."""
+    low = step % _ASKED
+    return low if step % 2 == 0 else _ASKED - 1 - low

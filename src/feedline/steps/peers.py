@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from typing import Protocol
 
 from feedline.errors import InvalidValueError
@@ -25,8 +24,8 @@ class Peers(Protocol):
     def world_size(self) -> int:
         """The number of processes."""
 
-    def maximum(self, values: Sequence[int]) -> list[int]:
-        """Return the largest of each value over all processes; all must call this together."""
+    def maximum(self, value: int) -> int:
+        """Return the largest value, of 63 bits, of all processes; all must call this together."""
 
 
 class Alone:
@@ -35,9 +34,9 @@ class Alone:
     rank = 0
     world_size = 1
 
-    def maximum(self, values: Sequence[int]) -> list[int]:
-        """Return the values as they are."""
-        return list(values)
+    def maximum(self, value: int) -> int:
+        """Return the value as it is."""
+        return value
 
 
 def check_alone() -> Alone:

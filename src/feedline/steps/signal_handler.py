@@ -50,7 +50,7 @@ class DistributedSignalHandler:
 
     def signals_received(self) -> bool:
         """Return whether any process got a signal; all processes must ask together."""
-        return bool(self._peers.maximum([int(self.received or 0)])[0])
+        return bool(self._peers.maximum(int(self.received or 0)))
 
     def __enter__(self) -> DistributedSignalHandler:
         self._num_entered += 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -32,12 +31,11 @@ class TorchPeers:
         device = "cuda" if dist.get_backend(process_group) == "nccl" else "cpu"
         self._device = torch.device(device)
 
-    def maximum(self, values: Sequence[int]) -> list[int]:
-        """Return the largest of each value over all processes."""
-        told = torch.tensor(values, dtype=torch.int64, device=self._device)
+    def maximum(self, value: int) -> int:
+        """Return the largest value of all processes."""
+        told = torch.tensor([value], dtype=torch.int64, device=self._device)
         dist.all_reduce(told, op=dist.ReduceOp.MAX, group=self._group)
-        largest: list[int] = told.tolist()
-        return largest
+        return int(told.item())
 
 
 class StepScheduler(PlainScheduler):
