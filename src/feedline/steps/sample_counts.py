@@ -8,11 +8,11 @@ from typing import Any
 __all__ = ["count_samples"]
 
 
-def count_samples(loader: Any, batches: list[Any]) -> int | None:
+def count_samples(loader: Any, batches: list[Any], *, everywhere: bool = False) -> int | None:
     """Return the number of real samples in batches that a loader just delivered.
 
     A loader that knows which samples are padding says so; else a batch has as many as its first
-    array or list is long.
+    array or list is long. Those of all ranks only a loader with a plan knows.
 
     Examples:
         >>> count_samples(None, [{"x": [1, 2, 3]}, {"x": [4]}])
@@ -20,9 +20,11 @@ def count_samples(loader: Any, batches: list[Any]) -> int | None:
     """
     count = getattr(loader, "num_real_samples", None)
     if callable(count):
-        counts = [count(-number) for number in range(len(batches), 0, -1)]
-    else:
-        counts = [_length(batch) for batch in batches]
+        numbers = range(1, len(batches) + 1)
+        return sum(int(count(-number, everywhere=everywhere)) for number in numbers)
+    if everywhere:
+        return None
+    counts = [_length(batch) for batch in batches]
     known = [count for count in counts if count is not None]
     return sum(known) if len(known) == len(counts) else None
 

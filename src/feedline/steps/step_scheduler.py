@@ -348,6 +348,18 @@ class StepScheduler:
         """
         return None if self._group is None else count_samples(self.dataloader, self._group)
 
+    @property
+    def num_samples_of_all_ranks(self) -> int | None:
+        """The number of samples of this step on all ranks, where the loader's plan knows.
+
+        With gradients that are averaged over ranks, `loss.sum() * dp_size` divided by this weighs
+        every sample alike, also in a last step that is not full on all ranks.
+        """
+        if self._group is None:
+            return None
+        alone = self.dp_size == 1
+        return count_samples(self.dataloader, self._group, everywhere=not alone)
+
     # Stopping.
 
     @property

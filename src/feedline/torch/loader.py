@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 
 from feedline.errors import InvalidValueError
 from feedline.feed import IdTrail, planned_ids
+from feedline.plan import Block
 from feedline.torch.distributed import DistributedSampler, SampleSampler
 from feedline.torch.fed_dataset import FedDataset
 from feedline.torch.plan_sampler import Pass, PlanSampler
@@ -126,12 +127,20 @@ class DataLoader(TorchDataLoader[Item]):
         """Return how many batches the next pass has."""
         return self._num_batches_in(self._plan_sampler.num_left()) or len(self)
 
-    def num_real_samples(self, number: int) -> int:
-        """Return how many samples of a batch are no padding; -1 is the latest batch."""
+    def num_real_samples(self, number: int, *, everywhere: bool = False) -> int:
+        """Return how many samples of a batch are no padding.
+
+        Args:
+            number: Which batch of this pass, counted back from the latest, which is -1.
+            everywhere: Whether to count the samples of all ranks, which the plan knows.
+        """
         delivered = self._current()
         if delivered is None or not -delivered.num_batches <= number < 0:
             raise InvalidValueError(f"number={number} must be that of a batch of this pass, as -1")
-        return int(self.mask_of(delivered.running, delivered.num_batches + number).sum())
+        place = delivered.num_batches + number
+        segment = delivered.running.segment
+        ranks = range(segment.world_size) if everywhere else [self._plan_sampler.rank]
+        return sum(self._num_real(delivered.running, place, rank) for rank in ranks)
 
     def agrees_with_plan(self) -> bool:
         """Return whether the batches of this pass were those of the plan; see `tracks_ids`."""
@@ -197,11 +206,19 @@ class DataLoader(TorchDataLoader[Item]):
     def _drops_last(self) -> bool:
         return bool(getattr(self.batch_sampler, "drop_last", False)) and self._entries_per_batch > 1
 
-    def mask_of(self, running: Pass, number: int) -> torch.Tensor:
-        """Return which samples of the `number`-th batch of a pass are real."""
+    def _num_real(self, running: Pass, number: int, rank: int) -> int:
+        block = self._block_of(running, number, rank)
+        return len(block.indices) if block.is_real is None else int(block.is_real.sum())
+
+    def _block_of(self, running: Pass, number: int, rank: int) -> Block:
+        """Return what the plan says of the `number`-th batch of a pass."""
         first = running.start + number * self._entries_per_batch
         stop = min(first + self._entries_per_batch, running.segment.num_batches)
-        block = running.segment.block(self._plan_sampler.rank, first, stop)
+        return running.segment.block(rank, first, stop)
+
+    def mask_of(self, running: Pass, number: int) -> torch.Tensor:
+        """Return which samples of the `number`-th batch of a pass are real."""
+        block = self._block_of(running, number, self._plan_sampler.rank)
         if block.is_real is None:
             return torch.ones(len(block.indices), dtype=torch.bool)
         return torch.from_numpy(block.is_real)
