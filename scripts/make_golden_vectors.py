@@ -2,7 +2,7 @@
 
 They pin down every order that Feedline computes. Writing them anew is right only together with a
 new order version and an entry in the changelog, so an existing file is kept unless `--force` is
-given.
+given. `--add` keeps every section that the file has and writes those that it lacks.
 """
 
 from __future__ import annotations
@@ -14,18 +14,24 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "support"))
 
-from golden import VECTORS_FILE, compute_vectors
+from golden import SECTIONS, VECTORS_FILE, compute_vectors
 
 
 def main() -> int:
     """Write the file, or say why not, and return the exit status."""
     parser = argparse.ArgumentParser(description="Write the golden vectors.")
     parser.add_argument("--force", action="store_true", help="overwrite the file if it is there")
-    force = parser.parse_args().force
-    if VECTORS_FILE.exists() and not force:
+    parser.add_argument("--add", action="store_true", help="write the sections that it lacks")
+    options = parser.parse_args()
+    if not VECTORS_FILE.exists() or options.force:
+        vectors = compute_vectors()
+    elif options.add:
+        vectors = json.loads(VECTORS_FILE.read_text(encoding="utf-8"))
+        vectors |= {name: compute() for name, compute in SECTIONS.items() if name not in vectors}
+    else:
         print(f"{VECTORS_FILE.name} exists; use --force to change the promised orders")
         return 1
-    VECTORS_FILE.write_text(render(compute_vectors()), encoding="utf-8")
+    VECTORS_FILE.write_text(render(vectors), encoding="utf-8")
     print(f"wrote {VECTORS_FILE.name}: {VECTORS_FILE.stat().st_size} bytes")
     return 0
 

@@ -156,7 +156,7 @@ def test_what_is_no_matrix_is_refused(tmp_path: Path) -> None:
     path = write_csr(tmp_path / "m.zarr", sparse(50), LAYOUTS[0])
     group = zarr.open_group(path, mode="r+")
     group.attrs["shape"] = [49, 30]
-    with pytest.raises(DamagedDataError, match="indptr has 50 rows"):
+    with pytest.raises(DamagedDataError, match=r"indptr has shape \(51,\)"):
         open_anndata(path)
     group.attrs["encoding-type"] = "csc_matrix"
     with pytest.raises(DamagedDataError, match="encoded as 'csc_matrix'"):

@@ -32,6 +32,7 @@ from feedline.plan import (
     WindowPlan,
     derive_key,
 )
+from golden_chunks import CHUNK_ORDERS, CHUNK_PLANS, NUM_ROWS, SAMPLERS
 
 __all__ = ["SECTIONS", "VECTORS_FILE", "compute_vectors"]
 
@@ -143,9 +144,9 @@ def _permutations() -> dict[str, Any]:
     return found
 
 
-def _orders() -> dict[str, Any]:
+def _orders(orders: dict[str, Order]) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for name, order in ORDERS.items():
+    for name, order in orders.items():
         for epoch in (0, 1):
             n = order.num_positions(epoch)
             places = [n * part // 11 for part in range(11)] + [n - 1]
@@ -156,10 +157,10 @@ def _orders() -> dict[str, Any]:
     return found
 
 
-def _plans() -> dict[str, Any]:
+def _plans(plans: dict[str, Plan]) -> dict[str, Any]:
     """The first and the last batch of a rank and a digest of all, before and after a resize."""
     found: dict[str, Any] = {}
-    for name, plan in PLANS.items():
+    for name, plan in plans.items():
         budget = 200 if name == "buckets tokens" else 3
         segment = plan.segment(world_size=2, batch_size=budget, epoch=1)
         cursor = segment.cursor(segment.num_batches // 3)
@@ -190,12 +191,37 @@ def _cursors() -> dict[str, Any]:
     return {"mixture": resumed.cursor(3).to_json()}
 
 
+def _requests() -> dict[str, Any]:
+    """The first request of a pass and a digest of all, in two epochs and after a resume."""
+    found: dict[str, Any] = {}
+    for name, make in SAMPLERS.items():
+        sampler, resumed = make(), make()
+        passes = {"epoch 0": list(sampler.sample(NUM_ROWS))}
+        resumed.load_state_dict(sampler.state_dict(5))
+        passes["epoch 1"] = list(sampler.sample(NUM_ROWS))
+        passes["resumed"] = list(resumed.sample(NUM_ROWS))
+        for stage, requests in passes.items():
+            slices = [[[cut.start, cut.stop] for cut in r["requests"]] for r in requests]
+            splits = [split for request in requests for split in request["splits"]]
+            found[f"{name}, {stage}"] = {
+                "counts": [len(requests), len(splits)],
+                "first": [slices[0], splits[0].tolist()],
+                "slices": _digest(np.concatenate(slices)),
+                "splits": _digest(np.concatenate(splits)),
+                "sizes": _digest([len(values) for values in (*slices, *splits)]),
+            }
+    return found
+
+
 SECTIONS: dict[str, Callable[[], dict[str, Any]]] = {
     "keys": _keys,
     "permutations": _permutations,
-    "orders": _orders,
-    "plans": _plans,
+    "orders": lambda: _orders(ORDERS),
+    "plans": lambda: _plans(PLANS),
     "cursors": _cursors,
+    "chunk orders": lambda: _orders(CHUNK_ORDERS),
+    "chunk plans": lambda: _plans(CHUNK_PLANS),
+    "chunk requests": _requests,
 }
 
 

@@ -1,9 +1,10 @@
-"""Real jobs under torchrun, started and ended without leaving anything behind."""
+"""Real jobs, under torchrun or alone, started and ended without leaving anything behind."""
 
 from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -17,9 +18,24 @@ SUPPORT = Path(__file__).parent
 @contextmanager
 def torchrun(script: str, num_processes: int, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     """Start `script` on several processes; whatever is left of them is killed at the end."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command = ["-m", "torch.distributed.run", "--standalone"]
     command += [f"--nproc-per-node={num_processes}", str(SUPPORT / script), *arguments]
+    with _started(command) as job:
+        yield job
+
+
+@contextmanager
+def python(script: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """Start `script` as one process; it is killed at the end if it is left."""
+    with _started([str(SUPPORT / script), *arguments]) as job:
+        yield job
+
+
+@contextmanager
+def _started(arguments: list[str]) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, *arguments]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(SUPPORT)}
+    environment |= {"JAX_PLATFORMS": "cpu"}
     job = subprocess.Popen(
         command,
         env=environment,
@@ -65,6 +81,27 @@ def wait_for(
             output = job.stdout.read() if job.stdout else ""
             raise AssertionError(f"the job ended or took too long:\n{output}")
         time.sleep(0.02)
+
+
+def is_running(pid: int) -> bool:
+    """Whether there is such a process; one that has ended but was not waited for is none."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def free_port() -> int:
+    """Return a port of this machine that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def is_free(port: int) -> bool:
+    """Whether nobody listens on a port of this machine."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) != 0
 
 
 def _descendants(pid: int) -> list[int]:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from feedline.errors import DamagedDataError, InvalidValueError, check_sequence
 from feedline.store.csr_store import CsrPart, CsrStore
 from feedline.store.dense_store import DensePart, DenseStore
-from feedline.store.zarr_reading import open_zarr
+from feedline.store.zarr_reading import damage_in, open_zarr, plain_codecs, read_whole
 from feedline.store.zarr_runs import ZarrArray
 
 __all__ = ["open_anndata"]
@@ -47,18 +47,12 @@ def open_anndata(
     columns: dict[str, list[NDArray[Any]]] = {name: [] for name in names}
     digests = []
     for folder in folders:
-        node = open_zarr(folder)
-        matrix, group = _find_matrix(folder, node, element)
-        parts.append(_part_of(folder, matrix))
-        for name in names:
-            values = _obs_column(folder, group, name)
-            if len(values) != parts[-1].num_rows:
-                raise DamagedDataError(
-                    f"{folder}: obs/{name} has {len(values)} values but the matrix has "
-                    f"{parts[-1].num_rows} rows"
-                )
-            columns[name].append(values)
-        digests.append(_fingerprint(folder, matrix, parts[-1]))
+        with damage_in(folder), plain_codecs():
+            matrix, group = _find_matrix(folder, open_zarr(folder), element)
+            parts.append(_part_of(folder, matrix))
+            for name in names:
+                columns[name].append(_obs_column(folder, group, name, parts[-1].num_rows))
+            digests.append(_fingerprint(parts[-1]))
     kinds = {type(part) for part in parts}
     if len(kinds) != 1:
         raise InvalidValueError(f"{folders[0]} and others must be all sparse or all dense")
@@ -86,28 +80,40 @@ def _find_matrix(folder: Path, node: Any, element: str) -> tuple[Any, Any | None
 
 def _part_of(folder: Path, matrix: Any) -> CsrPart | DensePart:
     if not hasattr(matrix, "group_keys"):
-        return DensePart(str(folder), ZarrArray(matrix, must_exist=False))
+        return DensePart(str(folder), ZarrArray(matrix, may_lack=_always))
     encoding = matrix.attrs.get("encoding-type")
     if encoding != "csr_matrix":
         raise DamagedDataError(
             f"{folder}: is encoded as {encoding!r} but must be csr_matrix or a dense array; write "
             "it with rows as the compressed axis"
         )
-    try:
+    with damage_in(folder, "its sparse matrix is incomplete"):
         num_rows, num_columns = (int(size) for size in matrix.attrs["shape"])
-        indptr = np.asarray(matrix["indptr"][:]).astype(np.int64)
-        data, indices = (ZarrArray(matrix[name], must_exist=True) for name in ("data", "indices"))
-        part = CsrPart(str(folder), data, indices, indptr, num_columns)
-    except (KeyError, TypeError, ValueError) as error:
-        raise DamagedDataError(f"{folder}: its sparse matrix is incomplete ({error!r})") from None
-    if part.num_rows != num_rows:
-        raise DamagedDataError(
-            f"{folder}: indptr has {part.num_rows} rows but the matrix should have {num_rows}"
+        edges, data, indices = (matrix[name] for name in ("indptr", "data", "indices"))
+        if edges.shape != (num_rows + 1,):
+            raise DamagedDataError(
+                f"{folder}: indptr has shape {edges.shape} but the matrix should have {num_rows} "
+                "rows"
+            )
+        return CsrPart(
+            name=str(folder),
+            data=ZarrArray(data, may_lack=_never),
+            # With one column all indices are zeros, which zarr does not store.
+            indices=ZarrArray(indices, may_lack=_always if num_columns == 1 else _never),
+            indptr=read_whole(edges).astype(np.int64),
+            num_columns=num_columns,
         )
-    return part
 
 
-def _obs_column(folder: Path, group: Any | None, name: str) -> NDArray[Any]:
+def _never(start: int, end: int) -> bool:
+    return False
+
+
+def _always(start: int, end: int) -> bool:
+    return True
+
+
+def _obs_column(folder: Path, group: Any | None, name: str, num_rows: int) -> NDArray[Any]:
     try:
         if group is None:
             raise KeyError("obs")
@@ -116,8 +122,8 @@ def _obs_column(folder: Path, group: Any | None, name: str) -> NDArray[Any]:
         raise DamagedDataError(f"{folder}: has no column obs/{name}") from None
     encoding = column.attrs.get("encoding-type")
     if encoding == "categorical":
-        codes = np.asarray(column["codes"][:])
-        categories = np.asarray(column["categories"][:])
+        codes = _list_of(folder, name, column["codes"], num_rows)
+        categories = read_whole(column["categories"])
         if len(codes) and (codes.min() < -1 or codes.max() >= len(categories)):
             raise DamagedDataError(f"{folder}: obs/{name} has codes without a category")
         if len(codes) and codes.min() < 0:
@@ -125,16 +131,26 @@ def _obs_column(folder: Path, group: Any | None, name: str) -> NDArray[Any]:
         values: NDArray[Any] = categories[codes]
         return values
     if encoding in ("nullable-integer", "nullable-boolean", "nullable-string-array"):
-        values = np.asarray(column["values"][:])
-        missing = np.asarray(column["mask"][:])
+        values = _list_of(folder, name, column["values"], num_rows)
+        missing = _list_of(folder, name, column["mask"], num_rows)
         if missing.any():
             values = values.astype(object)
             values[missing] = None
         return values
-    return np.asarray(column[:])
+    return _list_of(folder, name, column, num_rows)
 
 
-def _fingerprint(folder: Path, matrix: Any, part: CsrPart | DensePart) -> str:
+def _list_of(folder: Path, name: str, array: Any, num_rows: int) -> NDArray[Any]:
+    """Return a value for each row; how many there are is known before any is read."""
+    if array.shape[:1] != (num_rows,):
+        raise DamagedDataError(
+            f"{folder}: obs/{name} has {array.shape[0] if array.shape else 'no list of'} values but "
+            f"the matrix has {num_rows} rows"
+        )
+    return read_whole(array)
+
+
+def _fingerprint(part: CsrPart | DensePart) -> str:
     """Return a digest of the layout and of a few values spread over the matrix."""
     digest = hashlib.blake2b(digest_size=16)
     readers = [part.data, part.indices] if isinstance(part, CsrPart) else [part.array]

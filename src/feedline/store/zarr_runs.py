@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from feedline.errors import DamagedDataError, MissingDataError
 from feedline.store.runs import Runs
-from feedline.store.zarr_reading import with_fast_codecs
+from feedline.store.zarr_reading import damage_in, with_fast_codecs
 
 __all__ = ["MAX_CHUNK_BYTES", "ZarrArray", "read_runs"]
 
@@ -28,17 +28,18 @@ class ZarrArray:
 
     Args:
         array: An open zarr array.
-        must_exist: Whether a file that is not there is an error; zarr takes it for fill values.
+        may_lack: Says whether entries `[start, end)` may be without a file; zarr writes none where
+            all are fill values. Where they may not, a file that is missing is an error.
     """
 
-    def __init__(self, array: Any, *, must_exist: bool) -> None:
+    def __init__(self, array: Any, *, may_lack: Callable[[int, int], bool]) -> None:
         self.array = array
         self.shape: tuple[int, ...] = tuple(int(size) for size in array.shape)
         self.dtype: np.dtype[Any] = np.dtype(array.dtype)
         self.chunk_size = int(array.chunks[0])
         #: The shape of what is stored as one; the inner chunks of a shard are its own affair.
         self.stored_shape: tuple[int, ...] = tuple(array.shards or array.chunks)
-        self._must_exist = must_exist
+        self._may_lack = may_lack
         self._decoder: tuple[int, Any] | None = None
         self._found: set[int] = set()
         num_bytes = math.prod(array.chunks) * self.dtype.itemsize
@@ -60,7 +61,7 @@ class ZarrArray:
     def check_files(self, runs: Runs) -> None:
         """Raise if a file that must be there is not; each is looked for once."""
         root = getattr(self.array.store, "root", None)
-        if not self._must_exist or root is None:
+        if root is None:
             return
         size = self.stored_shape[0]
         wanted = {
@@ -68,7 +69,8 @@ class ZarrArray:
         }
         for number in sorted(wanted - self._found):
             path = Path(root) / self.array.path / self.array.metadata.encode_chunk_key((number,))
-            if not path.exists():
+            end = min((number + 1) * size, self.shape[0])
+            if not path.exists() and not self._may_lack(number * size, end):
                 raise MissingDataError(f"{path}: is missing; restore the file")
             self._found.add(number)
 
@@ -79,26 +81,24 @@ def read_runs(parts: Sequence[tuple[ZarrArray, Runs, NDArray[Any]]]) -> None:
     from zarr.core.sync import sync
 
     prototype = default_buffer_prototype()
-    reads = []
-    for array, runs, out in parts:
-        array.check_files(runs)
-        if runs.num_entries:
-            target = prototype.nd_buffer.from_numpy_array(out)
-            reads.append((array.decoder()._async_array, _RunsIndexer(array, runs), target))
+    names = ", ".join(sorted({str(array.array.store_path) for array, _, _ in parts}))
+    with damage_in(names):
+        reads = []
+        for array, runs, out in parts:
+            array.check_files(runs)
+            if runs.num_entries:
+                target = prototype.nd_buffer.from_numpy_array(out)
+                reads.append((array.decoder()._async_array, _RunsIndexer(array, runs), target))
 
-    async def read_all() -> None:
-        await asyncio.gather(
-            *(
-                array._get_selection(indexer, prototype=prototype, out=target)
-                for array, indexer, target in reads
+        async def read_all() -> None:
+            await asyncio.gather(
+                *(
+                    array._get_selection(indexer, prototype=prototype, out=target)
+                    for array, indexer, target in reads
+                )
             )
-        )
 
-    try:
         sync(read_all())
-    except Exception as error:  # codecs raise many kinds
-        names = ", ".join(sorted({str(array.array.store_path) for array, _, _ in parts}))
-        raise DamagedDataError(f"{names}: a chunk cannot be decoded ({error})") from error
 
 
 class _RunsIndexer:
