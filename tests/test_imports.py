@@ -40,7 +40,11 @@ FRAMEWORKS = (
 FRAMEWORK_FREE = {ROOT, "errors", "lazy", "plan", "store", "steps", "chunks"}
 
 # What a room may import inside functions, once it is needed: each is an extra.
-ON_DEMAND = {"store": {"pyarrow", "scipy", "zarr"}, "chunks": {"torch", "jax"}}
+ON_DEMAND = {
+    "store": {"h5py", "pyarrow", "scipy", "zarr"},
+    "chunks": {"torch", "jax"},
+    "feed": {"yaml"},
+}
 
 # Rooms that may import nothing outside of Feedline but the standard library and these.
 ONLY_THIRD_PARTY: dict[str, set[str]] = {

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from feedline.cli.pack_anndata import are_anndata, check_options, run_pack_anndata
 from feedline.store.packing import FORMATS, PackResult
 from feedline.store.packing import pack as pack_source
+from feedline.store.packing.anndata_pack import SOURCE_ROW
 
 __all__ = ["pack"]
 
@@ -79,7 +81,11 @@ class _Split(_Param):
 )
 @click.option("--chunk-samples", type=int, metavar="N", help="Samples in a chunk.")
 @click.option("--chunk-bytes", type=_Size(), help="Bytes in a chunk, such as 64MiB (the default).")
-@click.option("--shuffle", is_flag=True, help="Shuffle all samples, also beyond memory.")
+@click.option(
+    "--shuffle/--no-shuffle",
+    default=None,
+    help="Shuffle all samples, also beyond memory; AnnData is shuffled by default.",
+)
 @click.option("--seed", default="0", metavar="SEED", help="Seed of the shuffle and the split.")
 @click.option(
     "--split",
@@ -89,22 +95,34 @@ class _Split(_Param):
 )
 @click.option("--threads", type=int, metavar="N", help="Threads; by default one for each core.")
 @click.option("--memory", type=_Size(), default="512MiB", show_default=True, help="Memory to use.")
+@click.option("--element", default="X", help="AnnData: the matrix, such as layers/counts.")
+@click.option("--obs", multiple=True, metavar="NAME", help="AnnData: a column to take; repeat.")
+@click.option("--chunk-rows", type=int, default=64, metavar="N", help="AnnData: rows in a chunk.")
+@click.option("--shard-rows", type=int, metavar="N", help="AnnData: rows in a shard.")
+@click.option("--no-source-row", is_flag=True, help="AnnData: leave out feedline_source_row.")
 @click.option("--no-resume", is_flag=True, help="Start over instead of going on.")
 @click.option("--overwrite", is_flag=True, help="Replace a folder that is there, at the end.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.option("--quiet", is_flag=True, help="Show no progress, and print nothing.")
+@click.pass_context
 def pack(
+    context: click.Context,
     sources: tuple[str, ...],
     folder: Path,
     format_: str,
     columns: tuple[str, ...],
     chunk_samples: int | None,
     chunk_bytes: int | None,
-    shuffle: bool,
+    shuffle: bool | None,
     seed: str,
     split: float | dict[str, float] | None,
     threads: int | None,
     memory: int,
+    element: str,
+    obs: tuple[str, ...],
+    chunk_rows: int,
+    shard_rows: int | None,
+    no_source_row: bool,
     no_resume: bool,
     overwrite: bool,
     as_json: bool,
@@ -115,13 +133,36 @@ def pack(
     SOURCE is a parquet, CSV, JSONL or .npy file, or a folder of them. FOLDER appears when all is
     done; after an interruption, the same command goes on.
 
+    SOURCE may also be AnnData, .h5ad or zarr: FOLDER is then one zarr group, shuffled and sharded.
+
     \b
     Examples:
       feedline pack data.parquet packed
       feedline pack logs/*.jsonl packed --shuffle --seed 7 --split 0.1
       feedline pack a.csv packed --format pt --column sequences/item=item --column targets/y=label
       feedline pack big.parquet packed --chunk-bytes 256MiB --memory 4GiB --json
+      feedline pack a.h5ad b.h5ad packed.zarr --obs cell_type --seed 7
     """
+    is_for_anndata = are_anndata(sources)
+    check_options(context, is_for_anndata=is_for_anndata)
+    key: int | str = int(seed) if re.fullmatch(r"-?\d{1,4000}", seed) else seed
+    if is_for_anndata:
+        run_pack_anndata(
+            sources,
+            folder,
+            element=element,
+            obs=obs or None,
+            chunk_rows=chunk_rows,
+            shard_rows=shard_rows,
+            shuffle=shuffle is not False,
+            seed=key,
+            source_row=None if no_source_row else SOURCE_ROW,
+            memory_budget=memory,
+            overwrite=overwrite,
+            as_json=as_json,
+            quiet=quiet,
+        )
+        return
     # With one source, a folder of .npy files is one of columns; several are read in turn.
     source: Any = sources[0] if len(sources) == 1 else list(sources)
     try:
@@ -132,8 +173,8 @@ def pack(
             columns=_parse_columns(columns),
             chunk_samples=chunk_samples,
             chunk_bytes=chunk_bytes,
-            shuffle=shuffle,
-            seed=int(seed) if re.fullmatch(r"-?\d{1,4000}", seed) else seed,
+            shuffle=bool(shuffle),
+            seed=key,
             split=split,
             num_threads=threads,
             memory_budget=memory,

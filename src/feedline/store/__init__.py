@@ -8,11 +8,13 @@ from feedline.store.folder import FolderStore
 from feedline.store.matrix import MatrixStore
 from feedline.store.memory_matrix import MemoryMatrix
 from feedline.store.packing import PackResult, pack
+from feedline.store.packing.anndata_pack import AnnDataPackResult, pack_anndata
 from feedline.store.protocol import PartedStore, Store
 from feedline.store.tokens import TokenStore
 from feedline.store.verify import Fault, VerifyResult, verify
 
 __all__ = [
+    "AnnDataPackResult",
     "Column",
     "CsrStore",
     "DenseStore",
@@ -27,5 +29,6 @@ __all__ = [
     "VerifyResult",
     "open_anndata",
     "pack",
+    "pack_anndata",
     "verify",
 ]

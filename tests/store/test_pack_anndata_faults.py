@@ -1,0 +1,252 @@
+"""AnnData files that are damaged, unsafe or unlike each other: told, with nothing left."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import anndata
+import h5py
+import numpy as np
+import pytest
+
+from anndata_data import make_anndata, make_sparse, write
+from feedline.errors import DamagedDataError, InvalidValueError, PackError, UnsafeDataError
+from feedline.store import pack_anndata
+
+
+def csc(data: anndata.AnnData) -> None:
+    data.X = data.X.tocsc()
+
+
+def rename(data: anndata.AnnData) -> None:
+    data.var_names = ["gene 0", "other", *data.var_names[2:]]
+
+
+def widen(data: anndata.AnnData) -> None:
+    data.X = data.X.astype(np.float64)
+
+
+def unsparse(data: anndata.AnnData) -> None:
+    data.X = data.X.toarray()
+
+
+def reorder(data: anndata.AnnData) -> None:
+    data.obs["stage"] = data.obs["stage"].cat.reorder_categories(["old", "young"])
+
+
+def retype(data: anndata.AnnData) -> None:
+    data.obs["count"] = data.obs["count"].astype(np.int64)
+
+
+def forget(data: anndata.AnnData) -> None:
+    del data.obs["age"]
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (csc, r"csc_matrix and must be csr_matrix .*`adata.X = adata.X.tocsr\(\)`"),
+        (rename, "variable 1 is 'other' but in .*a.h5ad it is 'gene 1'"),
+        (widen, "has dtype=float64 but .*a.h5ad: X has float32"),
+        (unsparse, "one is sparse and one is dense"),
+        (reorder, "obs/stage: is ordered categorical of strings"),
+        (retype, "obs/count: is array of int64 but .*is array of int32.*obs="),
+        (forget, "has no column obs/age"),
+    ],
+)
+def test_sources_that_differ_are_refused(tmp_path: Path, change: Any, text: str) -> None:
+    first, second = make_anndata(20), make_anndata(20, 1)
+    change(second)
+    sources = [write(first, tmp_path / "a"), write(second, tmp_path / "b")]
+    with pytest.raises(PackError, match=text) as caught:
+        pack_anndata(sources, tmp_path / "out")
+    assert str(tmp_path / "b.h5ad") in str(caught.value)
+    assert sorted(os.listdir(tmp_path)) == ["a.h5ad", "b.h5ad"]
+
+
+def test_sources_of_other_widths_are_refused(tmp_path: Path) -> None:
+    wide = make_anndata(20, matrix=make_sparse(20, 31))
+    sources = [write(make_anndata(20), tmp_path / "a"), write(wide, tmp_path / "b", "zarr3")]
+    with pytest.raises(PackError, match=r"b.zarr: X: has num_columns=31 but .* has 30"):
+        pack_anndata(sources, tmp_path / "out")
+
+
+def put(file: Any, name: str, values: Any) -> None:
+    attributes = dict(file[name].attrs)
+    del file[name]
+    file[name] = values
+    file[name].attrs.update(attributes)
+
+
+def turn_back(file: Any) -> None:
+    file["X/indptr"][7] = file["X/indptr"][6] - 1
+
+
+def end_early(file: Any) -> None:
+    file["X/indptr"][-1] -= 1
+
+
+def begin_late(file: Any) -> None:
+    file["X/indptr"][0] = 1
+
+
+def point_out(file: Any) -> None:
+    file["X/indices"][3] = 30
+
+
+def point_below(file: Any) -> None:
+    file["X/indices"][3] = -1
+
+
+def make_float(file: Any) -> None:
+    put(file, "X/indices", file["X/indices"][:].astype(float))
+
+
+def cut_data(file: Any) -> None:
+    put(file, "X/data", file["X/data"][:-1])
+
+
+def overfill(file: Any) -> None:
+    edges = file["X/indptr"][:]
+    edges[1:-1] = 0
+    edges[2:] = edges[-1]
+    file["X/indptr"][:] = edges
+
+
+def claim_rows(file: Any) -> None:
+    file["X"].attrs["shape"] = [10**12, 30]
+
+
+def claim_columns(file: Any) -> None:
+    file["X"].attrs["shape"] = [40, 10**12]
+
+
+def make_up_codes(file: Any) -> None:
+    file["obs/label/codes"][0] = 99
+
+
+def shorten_column(file: Any) -> None:
+    put(file, "obs/size", file["obs/size"][:-1])
+
+
+def double_category(file: Any) -> None:
+    file["obs/label/categories"][1] = file["obs/label/categories"][0]
+
+
+def break_text(file: Any) -> None:
+    del file["obs/note"]
+    data = file["obs"].create_dataset("note", data=[b"\xff"] * 40, dtype=h5py.string_dtype())
+    data.attrs.update({"encoding-type": "string-array", "encoding-version": "0.2.0"})
+
+
+def make_compound(file: Any) -> None:
+    put(file, "obs/size", np.zeros(40, [("a", "f4"), ("b", "i4")]))
+
+
+def make_references(file: Any) -> None:
+    put(file, "obs/size", np.array([file["X"].ref] * 40, h5py.ref_dtype))
+
+
+def grow_chunks(file: Any) -> None:
+    del file["X/data"]
+    nnz = file["X/indices"].shape[0]
+    file["X"].create_dataset("data", (nnz,), "f4", chunks=(2**29,), maxshape=(None,))
+
+
+def link_out(file: Any) -> None:
+    del file["X"]
+    file["X"] = h5py.ExternalLink("other.h5ad", "/X")
+
+
+def keep_outside(file: Any) -> None:
+    nnz = file["X/data"].shape[0]
+    del file["X/data"]
+    file["X"].create_dataset("data", (nnz,), "f4", external=[("/etc/passwd", 0, 4 * nnz)])
+
+
+def climb(file: Any) -> None:
+    file["obs"].attrs["column-order"] = ["../../x"]
+
+
+def age(file: Any) -> None:
+    file["obs"].attrs["encoding-version"] = "0.1.0"
+
+
+def drop_obs(file: Any) -> None:
+    del file["obs"]
+
+
+def drop_indptr(file: Any) -> None:
+    del file["X/indptr"]
+
+
+@pytest.mark.parametrize(
+    ("damage", "error", "text"),
+    [
+        (turn_back, DamagedDataError, "X/indptr: must ascend"),
+        (end_early, DamagedDataError, "X/indptr: goes from 0 to"),
+        (begin_late, DamagedDataError, "X/indptr: goes from 1 to"),
+        (point_out, DamagedDataError, r"columns from 0 to 30, which must lie in \[0, 30\)"),
+        (point_below, DamagedDataError, "columns from -1 to"),
+        (make_float, DamagedDataError, "float64, not integers"),
+        (cut_data, DamagedDataError, "have shapes"),
+        (overfill, DamagedDataError, "values but there are 30 columns"),
+        (claim_rows, DamagedDataError, "have shapes"),
+        (claim_columns, PackError, "has 1000000000000 columns"),
+        (make_up_codes, DamagedDataError, r"codes from -1 to 99, which must lie in \[-1, 3\)"),
+        (shorten_column, DamagedDataError, r"obs/size: has shape \(39,\)"),
+        (double_category, DamagedDataError, "has a category twice"),
+        (break_text, DamagedDataError, "obs/note: cannot be read"),
+        (make_compound, PackError, "must be of booleans, integers or floats"),
+        (make_references, PackError, "must be of booleans, integers or floats"),
+        (grow_chunks, DamagedDataError, "has chunks of 2147483648 bytes"),
+        (link_out, UnsafeDataError, "'X' is a link"),
+        (keep_outside, UnsafeDataError, "is kept in other files"),
+        (climb, InvalidValueError, "must be a name without slashes"),
+        (age, PackError, "must be a dataframe of version 0.2.0"),
+        (drop_obs, DamagedDataError, "has no 'obs'"),
+        (drop_indptr, DamagedDataError, "has no 'indptr'"),
+    ],
+)
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_damage_is_told_and_leaves_nothing(
+    tmp_path: Path, damage: Any, error: Any, text: str, shuffle: bool
+) -> None:
+    source = write(make_anndata(40), tmp_path / "a")
+    with h5py.File(source, "r+") as file:
+        damage(file)
+    with pytest.raises(error, match=text) as caught:
+        pack_anndata(source, tmp_path / "out", shuffle=shuffle)
+    assert str(source) in str(caught.value)
+    assert os.listdir(tmp_path) == ["a.h5ad"]
+
+
+def test_files_cut_short_are_told(tmp_path: Path) -> None:
+    source = write(make_anndata(40), tmp_path / "a")
+    source.write_bytes(source.read_bytes()[:5000])
+    with pytest.raises(DamagedDataError, match="is no HDF5 file"):
+        pack_anndata(source, tmp_path / "out")
+    folder = write(make_anndata(40), tmp_path / "b", "zarr3")
+    (folder / "X" / "data" / "c" / "0").write_bytes(b"short")
+    with pytest.raises(DamagedDataError, match="cannot be read"):
+        pack_anndata(folder, tmp_path / "out")
+    for name in ("data", "indices"):
+        folder = write(make_anndata(40), tmp_path / "b", "zarr3")
+        (folder / "X" / name / "c" / "0").unlink()
+        with pytest.raises(FileNotFoundError, match="is missing"):
+            pack_anndata(folder, tmp_path / "out")
+    assert sorted(os.listdir(tmp_path)) == ["a.h5ad", "b.zarr"]
+
+
+def test_pickles_are_not_read(tmp_path: Path) -> None:
+    folder = write(make_anndata(40), tmp_path / "b", "zarr2")
+    (folder / ".zmetadata").unlink()
+    path = folder / "obs" / "note" / ".zarray"
+    metadata = json.loads(path.read_text())
+    metadata["filters"].append({"id": "pickle", "protocol": 4})
+    path.write_text(json.dumps(metadata))
+    with pytest.raises(UnsafeDataError, match="encoded with pickle"):
+        pack_anndata(folder, tmp_path / "out")
