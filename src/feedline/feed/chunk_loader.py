@@ -94,6 +94,7 @@ class ChunkLoader:
         #: Whether batches are compared with the plan as they are handed out.
         self.tracks_ids = False
         self._trail: IdTrail | None = None
+        self._latest_rows: NDArray[np.int64] | None = None
 
     @property
     def n_obs(self) -> int:
@@ -113,14 +114,39 @@ class ChunkLoader:
         """Return whether the batches of this pass were those of the plan; see `tracks_ids`."""
         return self._trail is None or self._trail.agrees
 
+    def latest_ids(self) -> NDArray[np.int64]:
+        """Return the numbers of the rows of the batch that was handed out last."""
+        if self._latest_rows is None:
+            raise InvalidValueError(
+                "this loader has handed out 0 batches and must have handed out one; ask after it"
+            )
+        return self._latest_rows
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the sampler is in."""
+        return int(getattr(self.sampler, "epoch", 0))
+
     def set_epoch(self, epoch: int) -> None:
         """Go to the beginning of `epoch`; the epoch that the sampler is in is not restarted."""
-        self._planned("set_epoch")(epoch)
+        move = self._planned("set_epoch")
+        before = self.sampler.epoch
+        move(epoch)
+        if self.sampler.epoch != before:
+            self._num_delivered = 0
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the consumer is: the batches that were handed out."""
+        return self.state_before(0)
+
+    def state_before(self, num_batches: int) -> dict[str, Any]:
+        """Return where the consumer was before the latest batches that were handed out."""
         save = self._planned("state_dict")
-        return {"sampler": save(self._num_delivered), "data": self.store.fingerprint}
+        num_batches = check_integer("num_batches", num_batches, 0, self._num_delivered)
+        return {
+            "sampler": save(self._num_delivered - num_batches),
+            "data": self.store.fingerprint,
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where a state was saved, on any number of ranks that the sampler allows."""
@@ -148,17 +174,13 @@ class ChunkLoader:
         return found  # type: ignore[no-any-return]
 
     def __iter__(self) -> Iterator[ChunkBatch]:
-        loaded = self._reader(iter(self.sampler.sample(self.n_obs)), self._load)
+        loaded = self._reader(self._requests(), self._load)
         try:
-            is_first = True
             for request in loaded:
-                if is_first:
-                    # Only now has the sampler begun; until then the state is that of the last pass.
-                    self._num_delivered, is_first = 0, False
-                    self._trail = self._new_trail()
                 for matrix, rows in request.batches():
                     batch = self._batch(matrix, rows)
                     self._num_delivered += 1
+                    self._latest_rows = rows
                     if self._trail is not None:
                         self._trail.deliver(rows)
                     yield batch
@@ -168,6 +190,14 @@ class ChunkLoader:
             close = getattr(loaded, "close", None)
             if close is not None:
                 close()
+
+    def _requests(self) -> Iterator[Request]:
+        for number, request in enumerate(self.sampler.sample(self.n_obs)):
+            if number == 0:
+                # Only now has the sampler begun; until then the state is that of the last pass.
+                self._num_delivered = 0
+                self._trail = self._new_trail()
+            yield request
 
     def _new_trail(self) -> IdTrail | None:
         planned = getattr(self.sampler, "planned_rows", None)

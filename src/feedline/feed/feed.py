@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.errors import CursorFormatError, check_integer
+from feedline.errors import CursorFormatError, InvalidValueError, check_integer
 from feedline.feed.data_plan import DataPlan
 from feedline.feed.gathering import chunking_of
 from feedline.feed.id_trail import IdTrail, planned_ids
@@ -119,6 +119,21 @@ class Feed:
         delivered = self._delivered
         return delivered is None or delivered.trail is None or delivered.trail.agrees
 
+    def latest_ids(self) -> NDArray[np.int64]:
+        """Return the samples of the batch that was handed out last."""
+        return self._latest().indices
+
+    def latest_is_real(self) -> NDArray[np.bool_] | None:
+        """Return which samples of that batch are no padding; `None` means all."""
+        return self._latest().is_real
+
+    def _latest(self) -> _Latest:
+        if self._delivered is None or self._delivered.latest is None:
+            raise InvalidValueError(
+                "this pass has handed out 0 batches and must have handed out one; ask after it"
+            )
+        return self._delivered.latest
+
     def __iter__(self) -> FeedPass:
         delivered = self._delivered
         if delivered is not None and delivered.has_ended:
@@ -144,6 +159,16 @@ class Feed:
             cursor = self._delivered.segment.cursor(self._delivered.num_batches)
         else:
             cursor = Cursor(fields=self.plan.fields, epoch=self._epoch, changes=self.plan.changes)
+        return {"epoch": cursor.epoch, "cursor": cursor.to_dict()}
+
+    def state_before(self, num_batches: int) -> dict[str, Any]:
+        """Return where the consumer was before the latest batches that were handed out."""
+        delivered = self._delivered
+        if delivered is None or not num_batches:
+            return self.state_dict()
+        reached = delivered.num_batches - delivered.segment.num_done
+        num_batches = check_integer("num_batches", num_batches, 0, reached)
+        cursor = delivered.segment.cursor(delivered.num_batches - num_batches)
         return {"epoch": cursor.epoch, "cursor": cursor.to_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -179,6 +204,13 @@ class Feed:
         return self._segment() if self._delivered is None else self._delivered.segment
 
 
+class _Latest(NamedTuple):
+    """Of a batch, what is small enough to keep."""
+
+    indices: NDArray[np.int64]
+    is_real: NDArray[np.bool_]
+
+
 class _Delivered:
     """How far a pass has come. The feed holds this and not the pass: dropping that must end it."""
 
@@ -186,6 +218,7 @@ class _Delivered:
         self.segment = segment
         self.num_batches = segment.num_done
         self.trail: IdTrail | None = None
+        self.latest: _Latest | None = None
 
     @property
     def has_ended(self) -> bool:
@@ -212,6 +245,7 @@ class FeedPass(Iterator[FedBatch]):
             self._num_slabs += 1
             batch = next(self._batches)
         self._delivered.num_batches = batch.number + 1
+        self._delivered.latest = _Latest(batch.indices, batch.is_real)
         if self._delivered.trail is not None:
             self._delivered.trail.deliver(batch.indices)
         return batch

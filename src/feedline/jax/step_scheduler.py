@@ -10,6 +10,7 @@ from jax.experimental import multihost_utils
 
 from feedline.steps import Peers
 from feedline.steps import StepScheduler as PlainScheduler
+from feedline.steps.peers import check_alone
 
 __all__ = ["JaxPeers", "StepScheduler"]
 
@@ -25,8 +26,6 @@ class JaxPeers:
 
     def maximum(self, value: int) -> int:
         """Return the largest value of all processes."""
-        if self.world_size == 1:
-            return value
         # Arrays of JAX have 32 bits by default, so a value travels in three parts.
         parts = np.array([value >> 42, value >> 21 & _LOW, value & _LOW], dtype=np.int32)
         gathered = np.asarray(multihost_utils.process_allgather(parts)).tolist()
@@ -46,4 +45,9 @@ class StepScheduler(PlainScheduler):
     """
 
     def __init__(self, *args: Any, peers: Peers | None = None, **options: Any) -> None:
-        super().__init__(*args, peers=JaxPeers() if peers is None else peers, **options)
+        super().__init__(*args, peers=_peers() if peers is None else peers, **options)
+
+
+def _peers() -> Peers:
+    # A process that has not joined the others is alone for JAX; a launcher may know better.
+    return JaxPeers() if jax.process_count() > 1 else check_alone()

@@ -54,11 +54,18 @@ class Agreement:
         self._peers = peers
 
     def reach(
-        self, step: int, *, signal: int, is_deadline: bool, is_asked: bool, has_diverged: bool
+        self,
+        step: int,
+        *,
+        is_last_batch: bool,
+        signal: int,
+        is_deadline: bool,
+        is_asked: bool,
+        has_diverged: bool,
     ) -> Verdict:
         """Return what is most urgent on any rank, or raise `DesyncError` if they have parted."""
         who = min(self._peers.rank + 1, _MAX_RANK)
-        place = _place_of(step)
+        place = _place_of(step, is_last_batch)
         told = self._peers.maximum(
             (_DIVERGED_RANK * who if has_diverged else 0)
             | (_SIGNAL_RANK * who | _SIGNAL * signal if signal else 0)
@@ -72,10 +79,12 @@ class Agreement:
                 f"by step {step}; look for what takes batches out of its loader beside the "
                 "scheduler"
             )
-        if told < _ASKED and told != place:
+        if told % _ASKED != place:
+            at_end = ", the last of its epoch" if is_last_batch else ""
             raise DesyncError(
-                f"rank {self._peers.rank} is at step {step}, but others are not; load the same "
-                "checkpoint on every rank, and let every rank take every step"
+                f"rank {self._peers.rank} is at step {step}{at_end}, but others are not; load the "
+                "same checkpoint on every rank, give all ranks as many batches, and let every rank "
+                "take every step"
             )
         return Verdict(
             signal=told // _SIGNAL % 2**_SIGNAL_BITS,
@@ -85,8 +94,8 @@ class Agreement:
         )
 
 
-def _place_of(step: int) -> int:
-    """Return a number that shows ranks at another step that they are: those behind at even steps,
+def _place_of(step: int, is_last_batch: bool) -> int:
+    """Return a number that shows ranks at another place that they are: those behind at even steps,
     those ahead at odd ones."""
-    low = step % _ASKED
+    low = (2 * step + is_last_batch) % _ASKED
     return low if step % 2 == 0 else _ASKED - 1 - low

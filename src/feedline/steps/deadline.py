@@ -10,7 +10,7 @@ from typing import Any
 
 from feedline.errors import InvalidValueError, check_positive
 
-__all__ = ["Deadline"]
+__all__ = ["Deadline", "check_margin"]
 
 
 class Deadline:
@@ -27,11 +27,7 @@ class Deadline:
     """
 
     def __init__(self, max_duration: Any, *, margin: float) -> None:
-        if not isinstance(margin, int | float) or not margin >= 0:
-            raise InvalidValueError(
-                f"deadline_margin={margin!r:.80} must be a number of seconds, at least 0"
-            )
-        self._margin = float(margin)
+        self._margin = check_margin(margin)
         self._end = time.monotonic() + _seconds(max_duration)
         self._longest_step = 0.0
 
@@ -47,6 +43,15 @@ class Deadline:
     def is_near(self) -> bool:
         """Return whether another step might not end in time."""
         return self.seconds_left() <= self._longest_step
+
+
+def check_margin(margin: Any) -> float:
+    """Return a number of seconds, or raise."""
+    if not isinstance(margin, int | float) or not margin >= 0:
+        raise InvalidValueError(
+            f"deadline_margin={margin!r:.80} must be a number of seconds, at least 0"
+        )
+    return float(margin)
 
 
 def _seconds(given: Any) -> float:

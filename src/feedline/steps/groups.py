@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 from feedline.steps.loaders import has_state
 
 __all__ = ["BatchGroups"]
+
+_END = object()
 
 
 class BatchGroups:
@@ -48,23 +51,55 @@ class BatchGroups:
         if self._num_left is None:
             return self._next_of_unknown()
         wanted = min(self._size, self._num_left)
-        group = list(islice(self._batches, wanted))
+        group = self._taken(wanted)
         self._num_left -= len(group)
-        # A loader may have less than it said; then this was the end of it.
         self.is_last = self._num_left == 0 or len(group) < wanted
+        if len(group) < wanted:
+            warnings.warn(
+                f"dataloader ended {self._num_left} batches before the end that its length says; "
+                "other ranks may wait for these",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        elif self.is_last:
+            # The loader sees the end of its pass too.
+            next(self._batches, None)
+        return group
+
+    def _taken(self, wanted: int) -> list[Any]:
+        """Return the next batches; of an error, those before it are kept for the next time."""
+        while len(self._ahead) < wanted:
+            batch = next(self._batches, _END)
+            if batch is _END:
+                break
+            self._ahead.append(batch)
+        group, self._ahead = self._ahead[:wanted], self._ahead[wanted:]
         return group
 
     def loader_state(self) -> dict[str, Any]:
         """Return the state of the loader after the latest group."""
         if self._state_before is not None:
             return self._state_before
-        state: dict[str, Any] = self._loader.state_dict()
+        rewind = getattr(self._loader, "state_before", None)
+        if self._ahead and callable(rewind):
+            state: dict[str, Any] = rewind(len(self._ahead))
+        else:
+            state = self._loader.state_dict()
         return state
 
+    def close(self) -> None:
+        """Let go of the loader's iterator; its state stays as it is."""
+        if has_state(self._loader):
+            self._state_before = self.loader_state()
+        self._batches = iter(())
+
     def _next_of_unknown(self) -> list[Any]:
-        group = [*self._ahead, *islice(self._batches, self._size - len(self._ahead))]
+        self._state_before = None
+        group = self._taken(self._size)
         if has_state(self._loader):
             self._state_before = self._loader.state_dict()
         self._ahead = list(islice(self._batches, 1))
         self.is_last = not self._ahead
+        if self.is_last:
+            self._state_before = None
         return group

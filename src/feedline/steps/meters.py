@@ -24,8 +24,8 @@ class LossAverage:
 
     def add(self, loss: Any) -> None:
         """Take note of the loss of a step: a number, or a tensor of one."""
-        # Read when it is asked for: reading a tensor waits for the device.
-        self._losses.append(loss.detach() if hasattr(loss, "detach") else loss)
+        # A tensor is read when the mean is asked for: reading it waits for the device.
+        self._losses.append(loss.detach().clone() if hasattr(loss, "detach") else float(loss))
 
     @property
     def value(self) -> float | None:

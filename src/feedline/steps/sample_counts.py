@@ -30,15 +30,20 @@ def count_samples(loader: Any, batches: list[Any], *, everywhere: bool = False) 
 
 
 def _length(batch: Any) -> int | None:
+    is_real = getattr(batch, "is_real", None)
+    if is_real is not None:
+        return int(is_real.sum())
     shape = getattr(batch, "shape", None)
     if shape is not None:
         return int(shape[0]) if len(shape) else 1
     if isinstance(batch, Mapping):
         return _length(next(iter(batch.values()), None))
     if isinstance(batch, tuple | list):
+        # A list of records has a sample in each; a list of arrays has them side by side.
+        if batch and isinstance(batch[0], Mapping):
+            return len(batch)
         if batch and not isinstance(batch[0], int | float | str | bytes):
             inner = _length(batch[0])
-            # A list of samples counts its samples; a list of arrays has them side by side.
             return len(batch) if inner is None else inner
         return len(batch)
     return None

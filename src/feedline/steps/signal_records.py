@@ -44,7 +44,7 @@ _before: dict[int, Any] = {}
 def start_recording(record: SignalRecord) -> None:
     """Let a record take note of its signals. Only the main thread may ask for that."""
     for number in record.signals:
-        if number not in _before:
+        if signal.getsignal(number) is not _handle:
             _before[number] = signal.signal(number, _handle)
         _records.setdefault(number, []).append(record)
 
@@ -65,8 +65,8 @@ def _restore(number: int) -> None:
     if threading.current_thread() is not threading.main_thread():
         # Only the main thread can; until somebody asks there, signals are passed on.
         return
-    before = _before.pop(number)
     if signal.getsignal(number) is _handle:
+        before = _before.pop(number)
         # None stands for a handler that was not installed from Python.
         signal.signal(number, signal.SIG_DFL if before is None else before)
 
@@ -89,4 +89,16 @@ def _pass_on(number: int, frame: FrameType | None) -> None:
     if callable(before):
         before(number, frame)
     elif before != signal.SIG_IGN:
+        # A handler that was put around ours may be the one that is installed.
+        signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
+
+
+def _forget_in_child() -> None:
+    """Let a forked child do with signals what it would have done without us."""
+    for number in list(_before):
+        _records.pop(number, None)
+        _restore(number)
+
+
+os.register_at_fork(after_in_child=_forget_in_child)

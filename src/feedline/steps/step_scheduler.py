@@ -12,7 +12,7 @@ from typing import Any
 from feedline.errors import InvalidValueError, PlanMismatchError, check_integer
 from feedline.steps.agreement import Agreement, Verdict
 from feedline.steps.cadence import Cadence
-from feedline.steps.deadline import Deadline
+from feedline.steps.deadline import Deadline, check_margin
 from feedline.steps.groups import BatchGroups
 from feedline.steps.limits import _calculate_max_steps, _calculate_num_epochs
 from feedline.steps.loaders import (
@@ -132,10 +132,13 @@ class StepScheduler:
         self._step = check_integer("start_step", start_step, 0)
         self.peers = check_alone() if peers is None else peers
         self._agreement = Agreement(self.peers)
+        check_margin(deadline_margin)
         self._deadline = None
         if max_duration is not None:
             self._deadline = Deadline(max_duration, margin=deadline_margin)
         self._num_in_epoch = 0
+        # Whether these were batches of the size that they have now.
+        self._is_count_ours = True
         self._groups: BatchGroups | None = None
         self._group: list[Any] | None = None
         self._verdict = Verdict()
@@ -184,6 +187,7 @@ class StepScheduler:
         while epoch < self.num_epochs and not self._has_ended:
             self.set_epoch(epoch)
             yield epoch
+            self._settle()
             epoch = max(epoch + 1, self.epoch)
 
     def set_epoch(self, epoch: int) -> None:
@@ -194,6 +198,8 @@ class StepScheduler:
             self.epoch = epoch
             self._num_in_epoch = 0
             self._groups = None
+            # Away and back: a loader that has ended this epoch would go on to the next one.
+            set_epoch_of(self.dataloader, epoch + 1)
         set_epoch_of(self.dataloader, epoch)
 
     def __iter__(self) -> Iterator[list[Any]]:
@@ -230,6 +236,8 @@ class StepScheduler:
             num_batches = length_of(loader)
             if not has_state(loader):
                 num_skipped = num_before
+            elif not self._is_count_ours:
+                num_batches = None
             elif num_batches is not None:
                 num_batches = max(num_batches - num_before, 0)
         return BatchGroups(
@@ -254,6 +262,7 @@ class StepScheduler:
         """End the step that is out: from now on the next one counts."""
         if self._group is None:
             return
+        self._verdict_now()
         is_last = self.is_last_batch
         self._was_checkpoint = self._is_planned_checkpoint
         self._group = None
@@ -264,6 +273,7 @@ class StepScheduler:
     def _end_epoch(self) -> None:
         self.epoch += 1
         self._num_in_epoch = 0
+        self._is_count_ours = True
         self._groups = None
 
     @property
@@ -396,6 +406,7 @@ class StepScheduler:
         self._agreed_step = self._step
         self._verdict = self._agreement.reach(
             self._step,
+            is_last_batch=self.is_last_batch,
             signal=int(self.sig_handler.received or 0),
             is_deadline=self._deadline is not None and self._deadline.is_near(),
             is_asked=self._is_asked,
@@ -440,19 +451,28 @@ class StepScheduler:
                 "of an epoch; use one of Feedline's loaders, or the same sizes",
                 {"dp_size": (state.dp_size, self.dp_size)},
             )
+        if is_ours and state.num_batches and state.dataloader is None:
+            raise PlanMismatchError(
+                f"the state was saved after {state.num_batches} batches of a loader without a "
+                f"state, and {type(self.dataloader).__name__} cannot go on there; use the same "
+                "loader, or a state from the end of an epoch",
+                {"dataloader": (None, type(self.dataloader).__name__)},
+            )
         if is_ours and state.dataloader is not None:
             self.dataloader.load_state_dict(state.dataloader)
         self._group = self._groups = None
         self._step, self.epoch = state.step, state.epoch
         self._num_in_epoch = state.num_batches
+        self._is_count_ours = same
         self._verdict, self._agreed_step = Verdict(), -1
         self._was_checkpoint = False
 
     # Opening and closing.
 
     def close(self) -> None:
-        """Give the signals back, and end the progress bar."""
-        self._groups = None
+        """Give the signals back, and end the progress bar and the loader's pass."""
+        if self._groups is not None:
+            self._groups.close()
         self._progress.close()
         self.sig_handler.release()
 

@@ -144,8 +144,8 @@ def _list_of(folder: Path, name: str, array: Any, num_rows: int) -> NDArray[Any]
     """Return a value for each row; how many there are is known before any is read."""
     if array.shape[:1] != (num_rows,):
         raise DamagedDataError(
-            f"{folder}: obs/{name} has {array.shape[0] if array.shape else 'no list of'} values but "
-            f"the matrix has {num_rows} rows"
+            f"{folder}: obs/{name} has {'×'.join(map(str, array.shape))} values but the matrix has "
+            f"{num_rows} rows"
         )
     return read_whole(array)
 

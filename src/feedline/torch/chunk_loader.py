@@ -120,6 +120,15 @@ class ChunkLoader:
         """Return whether the batches of this pass were those of the plan; see `tracks_ids`."""
         return self._loader.agrees_with_plan()
 
+    def latest_ids(self) -> NDArray[np.int64]:
+        """Return the numbers of the rows of the batch that was handed out last."""
+        return self._loader.latest_ids()
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the sampler is in."""
+        return self._loader.epoch
+
     def set_epoch(self, epoch: int) -> None:
         """Go to the beginning of `epoch`; the epoch that the sampler is in is not restarted."""
         self._loader.set_epoch(epoch)
@@ -127,6 +136,10 @@ class ChunkLoader:
     def state_dict(self) -> dict[str, Any]:
         """Return where the training loop is: the batches that it has received."""
         return self._loader.state_dict()
+
+    def state_before(self, num_batches: int) -> dict[str, Any]:
+        """Return where the training loop was before the latest batches that it received."""
+        return self._loader.state_before(num_batches)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where a state was saved, with any number of workers and of ranks."""

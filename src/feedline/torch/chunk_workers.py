@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from feedline.feed.chunk_loader import LoadedRequest
 from feedline.store.matrix import MatrixStore, rows_of_request
-from feedline.torch.shield import Shielded
+from feedline.torch.shield import Shielded, born_shielded
 
 __all__ = ["RequestsInWorkers"]
 
@@ -50,7 +50,9 @@ class RequestsInWorkers:
         self, requests: Iterator[Request], load: Callable[[Request], LoadedRequest]
     ) -> Iterator[LoadedRequest]:
         self._requests.current = requests
-        yield from self._loader
+        with born_shielded(self._loader):
+            loaded = iter(self._loader)
+        yield from loaded
 
 
 class _Requests:

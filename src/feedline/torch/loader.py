@@ -7,17 +7,19 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.utils.data import BatchSampler, IterableDataset, default_collate, default_convert
 from torch.utils.data import DataLoader as TorchDataLoader
 
-from feedline.errors import InvalidValueError
-from feedline.feed import IdTrail, planned_ids
+from feedline.errors import InvalidValueError, check_integer
+from feedline.feed import IdTrail, PlannedMarks, planned_ids
 from feedline.plan import Block
 from feedline.torch.distributed import DistributedSampler, SampleSampler
 from feedline.torch.fed_dataset import FedDataset
 from feedline.torch.plan_sampler import Pass, PlanSampler
-from feedline.torch.shield import Shielded
+from feedline.torch.shield import Shielded, born_shielded
 
 __all__ = ["DataLoader"]
 
@@ -142,6 +144,38 @@ class DataLoader(TorchDataLoader[Item]):
         ranks = range(segment.world_size) if everywhere else [self._plan_sampler.rank]
         return sum(self._num_real(delivered.running, place, rank) for rank in ranks)
 
+    def latest_ids(self) -> NDArray[np.int64]:
+        """Return the samples of the latest batch.
+
+        Of a map-style dataset, these are the indices that it was asked for. Of an iterable one,
+        which makes its own batches, they are those of the plan.
+        """
+        delivered = self._latest()
+        if delivered.latest is None:
+            number, rank = delivered.num_batches - 1, self._plan_sampler.rank
+            return self._block_of(delivered.running, number, rank).indices
+        return np.atleast_1d(np.asarray(delivered.latest, dtype=np.int64))
+
+    def latest_is_real(self) -> NDArray[np.bool_] | None:
+        """Return which samples of the latest batch are no padding; `None` means all."""
+        delivered = self._latest()
+        running = delivered.running
+        if not running.segment.num_padded:
+            return None
+        if delivered.marks is None:
+            delivered.marks = PlannedMarks(
+                running.segment, self._plan_sampler.rank, running.start, self._entries_per_batch
+            )
+        return delivered.marks.of(delivered.num_batches - 1)
+
+    def _latest(self) -> _Delivered:
+        delivered = self._delivered
+        if delivered is None or not delivered.num_batches:
+            raise InvalidValueError(
+                "this pass has handed out 0 batches and must have handed out one; ask after it"
+            )
+        return delivered
+
     def agrees_with_plan(self) -> bool:
         """Return whether the batches of this pass were those of the plan; see `tracks_ids`."""
         delivered = self._current()
@@ -154,9 +188,8 @@ class DataLoader(TorchDataLoader[Item]):
         return inner if isinstance(self.dataset, FedDataset) else _Noted(inner, self)
 
     def current_notes(self) -> deque[Any] | None:
-        """Return where to note what is asked for in the pass that has begun, if that is wanted."""
-        delivered = self._delivered
-        return None if delivered is None or delivered.trail is None else delivered.asked
+        """Return where to note what is asked for in the pass that has begun."""
+        return None if self._delivered is None else self._delivered.asked
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the training loop is: the batches that it has received."""
@@ -164,6 +197,16 @@ class DataLoader(TorchDataLoader[Item]):
         if delivered is None:
             return self._plan_sampler.state_dict()
         num_entries = delivered.num_batches * self._entries_per_batch
+        return self._plan_sampler.state_after(delivered.running, num_entries)
+
+    def state_before(self, num_batches: int) -> dict[str, Any]:
+        """Return where the training loop was before the latest batches that it received."""
+        delivered = self._current()
+        high = 0 if delivered is None else delivered.num_batches
+        num_batches = check_integer("num_batches", num_batches, 0, high)
+        if delivered is None:
+            return self.state_dict()
+        num_entries = (delivered.num_batches - num_batches) * self._entries_per_batch
         return self._plan_sampler.state_after(delivered.running, num_entries)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
@@ -188,7 +231,7 @@ class DataLoader(TorchDataLoader[Item]):
             )
         if isinstance(self.dataset, FedDataset) and self.num_workers:
             self.dataset.announce(running)
-        with self._plan_sampler.bound_to(running):
+        with self._plan_sampler.bound_to(running), born_shielded(self):
             return _Delivering(self, self._delivered, super().__iter__())
 
     def _current(self) -> _Delivered | None:
@@ -263,7 +306,16 @@ class _Delivered:
     num_expected: int
     num_batches: int = 0
     trail: IdTrail | None = None
+    marks: PlannedMarks | None = None
     asked: deque[Any] = field(default_factory=deque)
+    latest: Any = None
+
+    def take_note(self) -> None:
+        """Take note of what was asked for to get the batch that has come."""
+        # Of datasets that make their own batches, nothing is asked for.
+        self.latest = self.asked.popleft() if self.asked else None
+        if self.trail is not None:
+            self.trail.deliver(self.latest)
 
 
 class _Delivering(Iterator[Any]):
@@ -285,14 +337,12 @@ class _Delivering(Iterator[Any]):
         except Exception:
             # The loop may go on after an error; then the batch that failed has been passed over.
             self._num_failed += 1
-            if self._delivered.trail is not None:
-                self._delivered.trail.deliver(self._delivered.asked.popleft())
+            self._delivered.take_note()
             raise
         number = self._delivered.num_batches + self._num_failed
         self._delivered.num_batches = number + 1
         self._num_failed = 0
-        if self._delivered.trail is not None:
-            self._delivered.trail.deliver(self._delivered.asked.popleft())
+        self._delivered.take_note()
         if self._loader.with_mask:
             return batch, self._loader.mask_of(self._delivered.running, number)
         return batch

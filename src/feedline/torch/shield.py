@@ -7,31 +7,60 @@ the process that started them: that is how torch ends a worker that hangs.
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from typing import Any
 
-__all__ = ["Shielded", "shield_worker"]
+__all__ = ["Shielded", "born_shielded", "shield_worker"]
 
 _STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP)
 
 
 def shield_worker(worker: int) -> None:
     """Pass over the signals that stop a run: a `worker_init_fn` for torch's DataLoader."""
-    # torch installs handlers of its own in workers, but a blocked signal reaches no handler.
-    signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
-    watch = threading.Thread(
-        target=_watch, args=(os.getppid(),), name="feedline-shield", daemon=True
-    )
-    watch.start()
+    _shield(_STOPS)
 
 
-def _watch(parent: int) -> None:
+def _shield(signals: tuple[int, ...]) -> None:
+    # Blocked, a signal waits for the watch; threads from before, which do not block it, ignore it.
+    signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+    for number in signals:
+        signal.signal(number, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    pid = os.getppid() if parent is None or parent.pid is None else parent.pid
+    name = "feedline-shield"
+    threading.Thread(target=_watch, args=(pid, signals), name=name, daemon=True).start()
+
+
+@contextmanager
+def born_shielded(loader: Any) -> Iterator[None]:
+    """Let workers of a loader that are started meanwhile begin with these signals blocked.
+
+    Those that come to this process in that time are not lost: they are heard afterwards.
+    """
+    if not getattr(loader, "num_workers", 0):
+        yield
+        return
+    context = getattr(loader, "multiprocessing_context", None) or multiprocessing
+    if context.get_start_method() != "fork":
+        # Started later, the tracker would unblock some of them.
+        resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _watch(parent: int, signals: tuple[int, ...]) -> None:
     while True:
-        found = signal.sigwaitinfo(_STOPS)
+        found = signal.sigwaitinfo(signals)
         if found.si_signo == signal.SIGTERM and found.si_pid == parent:
             os._exit(1)
 
@@ -41,13 +70,16 @@ class Shielded:
     """A `worker_init_fn` that shields the worker and then calls another one."""
 
     inner: Callable[[int], Any] | None = None
+    more: tuple[int, ...] = ()
 
     def __call__(self, worker: int) -> None:
-        shield_worker(worker)
+        _shield(tuple({*_STOPS, *self.more}))
         if self.inner is not None:
             self.inner(worker)
 
     @classmethod
-    def around(cls, inner: Any) -> Shielded:
-        """Return a shield around another `worker_init_fn`, if it is none itself."""
-        return inner if isinstance(inner, Shielded) else cls(inner)
+    def around(cls, inner: Any, more: tuple[int, ...] = ()) -> Shielded:
+        """Return a shield around another `worker_init_fn`, against these signals too."""
+        if isinstance(inner, Shielded):
+            return cls(inner.inner, (*inner.more, *more))
+        return cls(inner, more)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from typing import Any
 
 import torch
@@ -10,8 +11,10 @@ from torch.utils.data import DataLoader as TorchDataLoader
 
 from feedline.steps import Peers as StepPeers
 from feedline.steps import StepScheduler as PlainScheduler
+from feedline.steps.groups import BatchGroups
 from feedline.steps.peers import check_alone
-from feedline.torch.shield import Shielded
+from feedline.steps.signal_names import signals_of
+from feedline.torch.shield import Shielded, born_shielded
 
 __all__ = ["StepScheduler", "TorchPeers"]
 
@@ -65,7 +68,10 @@ class StepScheduler(PlainScheduler):
         **options: Any,
     ) -> None:
         if isinstance(dataloader, TorchDataLoader):
-            dataloader.worker_init_fn = Shielded.around(dataloader.worker_init_fn)
+            signals = signals_of(options.get("preemption_signal", signal.SIGTERM))
+            dataloader.worker_init_fn = Shielded.around(
+                dataloader.worker_init_fn, tuple(map(int, signals))
+            )
         super().__init__(
             global_batch_size,
             local_batch_size,
@@ -75,6 +81,10 @@ class StepScheduler(PlainScheduler):
             peers=_peers(process_group) if peers is None else peers,
             **options,
         )
+
+    def _begin_pass(self) -> BatchGroups:
+        with born_shielded(self.dataloader):
+            return super()._begin_pass()
 
 
 def _peers(process_group: Any | None) -> StepPeers:

@@ -1,0 +1,162 @@
+"""Epochs reach whatever wants to know them; a loop that was left goes on where it was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch.utils.data
+
+from clock_loaders import (
+    MAKERS,
+    Sized,
+    bucket_loader,
+    chunk_loader,
+    feed,
+    ids_of,
+    torch_loader,
+)
+from clock_runs import Model, epochs_of, record_of, scheduler_for, steps_of
+from loader_data import Ids
+
+
+class Told:
+    """Remembers which epochs it was told, each once."""
+
+    def __init__(self) -> None:
+        self.epochs: list[int] = []
+
+    def set_epoch(self, epoch: int) -> None:
+        if self.epochs[-1:] != [epoch]:
+            self.epochs.append(epoch)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(range(6))
+
+
+class ToldSampler(Told, torch.utils.data.Sampler[int]):
+    def __len__(self) -> int:
+        return 6
+
+
+class ToldBatches(ToldSampler):
+    def __iter__(self) -> Iterator[Any]:
+        return iter([[0, 1, 2], [3, 4, 5]])
+
+    def __len__(self) -> int:
+        return 2
+
+
+class ToldDataset(Told, torch.utils.data.IterableDataset[int]):
+    pass
+
+
+def inside(told: Any, place: str) -> Any:
+    """A loader with something at one of its places."""
+    make: Any = torch.utils.data.DataLoader
+    if place == "dataset":
+        return make(told)
+    if place == "sampler":
+        return make(Ids(6), batch_size=2, sampler=told)
+    if place == "batch_sampler":
+        return make(Ids(6), batch_sampler=told)
+    if place == "sampler of a batch_sampler":
+        return make(Ids(6), batch_sampler=torch.utils.data.BatchSampler(told, 2, False))
+    return told
+
+
+@pytest.mark.parametrize(
+    ("place", "kind"),
+    [
+        ("loader", Told),
+        ("dataset", ToldDataset),
+        ("sampler", ToldSampler),
+        ("batch_sampler", ToldBatches),
+        ("sampler of a batch_sampler", ToldSampler),
+    ],
+)
+def test_whatever_wants_to_know_the_epoch_is_told(place: str, kind: Any) -> None:
+    told = kind()
+    scheduler = scheduler_for(inside(told, place), num_epochs=3, start_epoch=1, max_steps=100)
+    for _ in scheduler.epochs:
+        for _ in scheduler:
+            pass
+    assert told.epochs == [1, 2]
+
+
+OURS: dict[str, Callable[[], Any]] = {
+    "torch": torch_loader,
+    "buckets": bucket_loader,
+    "feed": feed,
+    "chunks": chunk_loader,
+}
+
+
+@pytest.mark.parametrize("kind", OURS)
+def test_an_epoch_that_is_set_is_the_one_that_comes(kind: str) -> None:
+    make = OURS[kind]
+    scheduler = scheduler_for(make(), num_epochs=3)
+    scheduler.set_epoch(2)
+    found = [ids_of(batches[0]) for batches in scheduler]
+    assert found == epochs_of(make, 3)[2]
+
+
+@pytest.mark.parametrize("kind", OURS)
+def test_an_epoch_that_has_ended_can_be_set_again(kind: str) -> None:
+    make = OURS[kind]
+    expected = epochs_of(make, 1)[0]
+    scheduler = scheduler_for(make(), num_epochs=3)
+    for _ in range(2):
+        scheduler.set_epoch(0)
+        assert [ids_of(batches[0]) for batches in scheduler] == expected
+
+
+@pytest.mark.parametrize("kind", [kind for kind in MAKERS if kind != "sized places of its own"])
+@pytest.mark.parametrize("grad_acc", [1, 3])
+def test_a_loop_that_was_left_goes_on_at_the_next_step(kind: str, grad_acc: int) -> None:
+    make = MAKERS[kind]
+    expected = Model(epochs=epochs_of(make, 2), grad_acc=grad_acc).records()
+    scheduler = scheduler_for(make(), grad_acc=grad_acc, num_epochs=2, max_steps=100)
+    found = []
+    for _ in range(len(expected)):
+        for batches in scheduler:
+            found.append(record_of(scheduler, batches))
+            break
+    assert steps_of(found) == steps_of(expected)
+    assert list(scheduler) == []
+
+
+@pytest.mark.parametrize("kind", ["list", "sized", "unsized", "plain torch", *OURS])
+def test_the_epoch_after_one_that_was_left_is_the_next(kind: str) -> None:
+    make = {**MAKERS, **OURS}[kind]
+    whole = epochs_of(make, 3)
+    scheduler = scheduler_for(make(), num_epochs=3, max_steps=100)
+    found = []
+    for epoch in scheduler.epochs:
+        for batches in scheduler:
+            found.append((epoch, scheduler.step, [ids_of(batch) for batch in batches]))
+            if scheduler.step == 2:
+                break
+    expected = [(0, step, [whole[0][step]]) for step in range(3)]
+    for epoch in (1, 2):
+        for batch in whole[epoch]:
+            expected.append((epoch, len(expected), [batch]))
+    assert found == expected
+
+
+def test_no_epoch_follows_a_loop_that_was_left_at_the_last_step() -> None:
+    scheduler = scheduler_for(Sized(3), num_epochs=9, max_steps=4)
+    begun = []
+    for epoch in scheduler.epochs:
+        begun.append(epoch)
+        for _ in scheduler:
+            if scheduler.is_last_step:
+                break
+    assert begun == [0, 1]
+
+
+def test_epochs_without_their_iterator_follow_each_other() -> None:
+    scheduler = scheduler_for(Sized(3), num_epochs=2)
+    found = [(scheduler.epoch, scheduler.step) for _ in range(5) for _ in scheduler]
+    assert found == [(0, 0), (0, 1), (0, 2), (1, 3), (1, 4), (1, 5)]

@@ -1,0 +1,71 @@
+"""Real JAX processes stop after the same step when one of them is told to."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from processes import finish, free_port, is_free, is_running, python
+
+# Not imported here: once jax is, forking is a warning, and other tests fork.
+if importlib.util.find_spec("jax") is None:
+    pytest.skip("jax is not installed", allow_module_level=True)
+
+
+def test_a_signal_to_one_jax_process_stops_both_after_the_same_step(tmp_path: Path) -> None:
+    port = free_port()
+    job = {"folder": str(tmp_path), "port": port, "world_size": 2, "send": [1, 13]}
+    with ExitStack() as stack:
+        started = [
+            stack.enter_context(python("jax_clock_job.py", json.dumps({**job, "rank": rank})))
+            for rank in range(2)
+        ]
+        for run in started:
+            finish(run)
+    logs = [json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in range(2)]
+    assert logs[0] == logs[1]
+    *steps, (reason, is_told, state) = logs[0]
+    assert steps == [[step // 10, step, [[step % 10]], step in (9, 13)] for step in range(14)]
+    assert (reason, is_told) == ("rank 1 got SIGTERM", True)
+    assert (state["step"], state["epoch"], state["num_batches"]) == (14, 1, 4)
+    assert is_free(port)
+    assert not any(is_running(run.pid) for run in started)
+
+
+def in_fresh_interpreter(code: str, **environment: str) -> str:
+    """Run some code on its own, and return what it printed."""
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", **environment}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_one_jax_process_is_a_run_of_one() -> None:
+    told = in_fresh_interpreter(
+        "from feedline.jax import StepScheduler\n"
+        "with StepScheduler(2, 1, 1, [1, 2, 3], num_epochs=1) as scheduler:\n"
+        "    print([batches for batches in scheduler if scheduler.is_ckpt_step])\n"
+        "    print(scheduler.peers.rank, scheduler.peers.world_size)\n"
+    )
+    assert told.splitlines() == ["[[3]]", "0 1"]
+
+
+def test_a_jax_process_that_has_not_joined_is_refused() -> None:
+    told = in_fresh_interpreter(
+        "from feedline.errors import InvalidValueError\n"
+        "from feedline.jax import StepScheduler\n"
+        "try:\n"
+        "    StepScheduler(1, 1, 1, [1])\n"
+        "except InvalidValueError as error:\n"
+        "    print(error)\n",
+        SLURM_NTASKS="4",
+    )
+    assert "SLURM_NTASKS=4" in told
