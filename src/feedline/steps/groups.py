@@ -61,18 +61,24 @@ class BatchGroups:
                 RuntimeWarning,
                 stacklevel=2,
             )
-        elif self.is_last:
-            # The loader sees the end of its pass too.
+        elif self.is_last and has_state(self._loader):
+            # The loader sees the end of its pass too; its state may depend on it.
             next(self._batches, None)
         return group
 
     def _taken(self, wanted: int) -> list[Any]:
         """Return the next batches; of an error, those before it are kept for the next time."""
-        while len(self._ahead) < wanted:
-            batch = next(self._batches, _END)
-            if batch is _END:
-                break
-            self._ahead.append(batch)
+        before = self._state_if_it_cannot_rewind()
+        self._state_before = None
+        try:
+            while len(self._ahead) < wanted:
+                batch = next(self._batches, _END)
+                if batch is _END:
+                    break
+                self._ahead.append(batch)
+        except Exception:
+            self._state_before = before
+            raise
         group, self._ahead = self._ahead[:wanted], self._ahead[wanted:]
         return group
 
@@ -93,8 +99,13 @@ class BatchGroups:
             self._state_before = self.loader_state()
         self._batches = iter(())
 
+    def _state_if_it_cannot_rewind(self) -> dict[str, Any] | None:
+        """Return the state before a group, for a loader that could not tell it afterwards."""
+        if not has_state(self._loader) or hasattr(self._loader, "state_before"):
+            return None
+        return self.loader_state()
+
     def _next_of_unknown(self) -> list[Any]:
-        self._state_before = None
         group = self._taken(self._size)
         if has_state(self._loader):
             self._state_before = self._loader.state_dict()

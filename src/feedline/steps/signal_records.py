@@ -38,14 +38,15 @@ class SignalRecord:
 
 
 _records: dict[int, list[SignalRecord]] = {}
-_before: dict[int, Any] = {}
+# What ours replaced. More than one where somebody put a handler around ours, and we came again.
+_before: dict[int, list[Any]] = {}
 
 
 def start_recording(record: SignalRecord) -> None:
     """Let a record take note of its signals. Only the main thread may ask for that."""
     for number in record.signals:
         if signal.getsignal(number) is not _handle:
-            _before[number] = signal.signal(number, _handle)
+            _before.setdefault(number, []).append(signal.signal(number, _handle))
         _records.setdefault(number, []).append(record)
 
 
@@ -60,13 +61,13 @@ def stop_recording(record: SignalRecord) -> None:
 
 
 def _restore(number: int) -> None:
-    if number not in _before:
+    if not _before.get(number):
         return
     if threading.current_thread() is not threading.main_thread():
         # Only the main thread can; until somebody asks there, signals are passed on.
         return
     if signal.getsignal(number) is _handle:
-        before = _before.pop(number)
+        before = _before[number].pop()
         # None stands for a handler that was not installed from Python.
         signal.signal(number, signal.SIG_DFL if before is None else before)
 
@@ -84,7 +85,7 @@ def _handle(number: int, frame: FrameType | None) -> None:
 
 def _pass_on(number: int, frame: FrameType | None) -> None:
     """Do what would have been done if we were not here."""
-    before = _before.get(number)
+    before = _before[number][-1] if _before.get(number) else None
     _restore(number)
     if callable(before):
         before(number, frame)

@@ -441,6 +441,7 @@ class StepScheduler:
             s: What `state_dict` returned, or a mapping with `step` and `epoch`.
         """
         state = RunState.from_dict(s)
+        self._verdict_now()
         is_ours = has_state(self.dataloader)
         same = (state.dp_size, state.local_batch_size) == (self.dp_size, self.local_batch_size)
         if state.num_batches and not same and not is_ours and self.dataloader is not None:
