@@ -21,11 +21,11 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: $(DEV) ## Run the example: one plan, four ranks
-	$(VENV)/bin/python examples/plan_four_ranks.py
+demo: $(DEV) ## Train, stop, kill, resize and audit real processes
+	$(VENV)/bin/feedline demo
 
 test: $(DEV) ## Run the tests, without the slow ones
-	$(VENV)/bin/pytest -q -m "not slow"
+	$(VENV)/bin/pytest -q -n auto -m "not slow"
 
 test-slow: $(DEV) ## Run all tests, with many more hypothesis examples
 	FEEDLINE_HYPOTHESIS_PROFILE=thorough $(VENV)/bin/pytest -q

@@ -196,3 +196,22 @@ def test_ranks_whose_epochs_end_at_different_steps_are_told(kind: Any) -> None:
     results = on_ranks(2, run, timeout=1.0)
     # Else one of them saves a checkpoint that the other knows nothing of, and waits for ever.
     assert any(isinstance(result, DesyncError) for result in results)
+
+
+@pytest.mark.parametrize(("every", "sizes"), [(1, (5, 4)), (4, (6, 5))])
+@pytest.mark.parametrize("kind", [Sized, Unsized])
+def test_ranks_whose_epochs_end_right_after_a_checkpoint_do_not_part(
+    kind: Any, every: int, sizes: tuple[int, int]
+) -> None:
+    said: list[list[bool]] = [[], []]
+
+    def run(peers: ThreadPeers) -> Any:
+        loader = kind(sizes[peers.rank])
+        scheduler = make(peers, loader, max_steps=20, ckpt_every_steps=every)
+        for _ in scheduler.epochs:
+            for _ in scheduler:
+                said[peers.rank].append(scheduler.is_ckpt_step)
+
+    results = on_ranks(2, run, timeout=1.0)
+    assert any(isinstance(result, DesyncError) for result in results)
+    assert all(one == other for one, other in zip(*said, strict=False))

@@ -78,7 +78,9 @@ def test_batches_do_not_depend_on_workers(
     assert [batch.rows.tolist() for batch in batches] == expected
     assert len(loader) == len(batches)
     for batch in batches:
-        np.testing.assert_array_equal(batch.X.to_dense().numpy(), matrix[batch.rows.numpy()].toarray())
+        np.testing.assert_array_equal(
+            batch.X.to_dense().numpy(), matrix[batch.rows.numpy()].toarray()
+        )
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])

@@ -56,6 +56,7 @@ class Agreement:
     def reach(
         self,
         step: int,
+        epoch: int,
         *,
         is_last_batch: bool,
         signal: int,
@@ -65,7 +66,7 @@ class Agreement:
     ) -> Verdict:
         """Return what is most urgent on any rank, or raise `DesyncError` if they have parted."""
         who = min(self._peers.rank + 1, _MAX_RANK)
-        place = _place_of(step, is_last_batch)
+        place = _place_of(step, epoch, is_last_batch)
         told = self._peers.maximum(
             (_DIVERGED_RANK * who if has_diverged else 0)
             | (_SIGNAL_RANK * who | _SIGNAL * signal if signal else 0)
@@ -94,8 +95,8 @@ class Agreement:
         )
 
 
-def _place_of(step: int, is_last_batch: bool) -> int:
+def _place_of(step: int, epoch: int, is_last_batch: bool) -> int:
     """Return a number that shows ranks at another place that they are: those behind at even steps,
     those ahead at odd ones."""
-    low = (2 * step + is_last_batch) % _ASKED
+    low = (4 * step + 2 * (epoch % 2) + is_last_batch) % _ASKED
     return low if step % 2 == 0 else _ASKED - 1 - low

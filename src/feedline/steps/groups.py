@@ -37,6 +37,7 @@ class BatchGroups:
         self._num_left = num_batches
         self._ahead: list[Any] = []
         self._state_before: dict[str, Any] | None = None
+        self._state_at_start: dict[str, Any] | None = None
         #: Whether the latest group is the last one.
         self.is_last = False
         for _ in islice(self._batches, num_skipped):
@@ -68,7 +69,7 @@ class BatchGroups:
 
     def _taken(self, wanted: int) -> list[Any]:
         """Return the next batches; of an error, those before it are kept for the next time."""
-        before = self._state_if_it_cannot_rewind()
+        self._state_at_start = before = self._state_if_it_cannot_rewind()
         self._state_before = None
         try:
             while len(self._ahead) < wanted:
@@ -76,11 +77,19 @@ class BatchGroups:
                 if batch is _END:
                     break
                 self._ahead.append(batch)
-        except Exception:
+        except BaseException:
             self._state_before = before
             raise
         group, self._ahead = self._ahead[:wanted], self._ahead[wanted:]
         return group
+
+    def put_back(self, group: list[Any]) -> None:
+        """Take back the latest group, which nobody has used."""
+        self._ahead = [*group, *self._ahead]
+        if self._num_left is not None:
+            self._num_left += len(group)
+        self.is_last = False
+        self._state_before = self._state_at_start
 
     def loader_state(self) -> dict[str, Any]:
         """Return the state of the loader after the latest group."""

@@ -248,13 +248,15 @@ class StepScheduler:
         """Return the batches of the next step, or `None` if this epoch or the run has ended."""
         if self._has_ended or self._groups is None:
             return None
-        if self._verdict_before_step().is_stop:
-            return None
         group = self._groups.next_group()
         if not group:
             self._end_epoch()
             return None
         self._group = group
+        if self._stops_before_step():
+            self._group = None
+            self._groups.put_back(group)
+            return None
         self._num_in_epoch += len(group)
         return group
 
@@ -392,20 +394,21 @@ class StepScheduler:
             self._agree()
         return self._verdict
 
-    def _verdict_before_step(self) -> Verdict:
-        """Return what is agreed before a step is handed out.
+    def _stops_before_step(self) -> bool:
+        """Return whether the run stops before a step that could be handed out.
 
         Right after a checkpoint, ranks talk now instead of later in the step. If a signal came
         while it was saved, the run stops with that one, and not with another after one more step.
         """
         if self._was_checkpoint and self._agreed_step != self._step:
             self._agree()
-        return self._verdict
+        return self._verdict.is_stop
 
     def _agree(self) -> None:
         self._agreed_step = self._step
         self._verdict = self._agreement.reach(
             self._step,
+            self.epoch,
             is_last_batch=self.is_last_batch,
             signal=int(self.sig_handler.received or 0),
             is_deadline=self._deadline is not None and self._deadline.is_near(),

@@ -1,0 +1,123 @@
+"""`feedline demo`."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from feedline.cli.audit import is_good
+from feedline.cli.audit_table import describe, make_console, print_result
+from feedline.errors import InvalidValueError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress
+
+__all__ = ["demo"]
+
+
+@click.command()
+@click.option(
+    "--folder", type=click.Path(path_type=Path), help="Where to write; by default a temporary one."
+)
+@click.option("--keep", is_flag=True, help="Keep the temporary folder.")
+@click.option("--json", "as_json", is_flag=True, help="Print the audit as JSON, and no story.")
+@click.option("--drop-one", is_flag=True, hidden=True)
+def demo(folder: Path | None, keep: bool, as_json: bool, drop_one: bool) -> None:
+    """Train a small model, stop it, kill it, resize it, and audit what it received.
+
+    Real processes under torchrun train on a mixture of two packed sources. Two are stopped by
+    SIGTERM, three go on and are killed by kill -9, and one finishes the epoch. Then the logs of all
+    are audited. It takes about a minute. The exit code is 1 if the audit fails.
+
+    \b
+    Examples:
+      feedline demo
+      feedline demo --folder demo && feedline audit demo/logs
+    """
+    _check_torch()
+    console = make_console(is_quiet=as_json)
+    try:
+        with _ends_with_sigterm(), _folder(folder, keep, console) as place:
+            start = time.monotonic()
+            with _progress(console, is_shown=not as_json) as progress:
+                # Not before torch was looked for: the story reads and packs data.
+                from feedline.cli.demo_story import Story
+
+                result = Story(place, console, progress, drop_one=drop_one).tell()
+            seconds = time.monotonic() - start
+    except KeyboardInterrupt:
+        click.echo("Interrupted; all processes of the demo have ended.", err=True)
+        sys.exit(130)
+    if as_json:
+        click.echo(json.dumps({**describe(result), "seconds": round(seconds, 1)}))
+    else:
+        print_result(console, result)
+        console.print(f"The demo took {seconds:.0f} seconds.")
+    if not is_good(result, complete=True):
+        sys.exit(1)
+
+
+def _check_torch() -> None:
+    try:
+        is_there = importlib.util.find_spec("torch") is not None
+    except ValueError:
+        is_there = False
+    if not is_there:
+        raise ModuleNotFoundError(
+            "the demo needs torch, which is not installed; install feedline[torch]", name="torch"
+        )
+
+
+@contextmanager
+def _folder(given: Path | None, keep: bool, console: Console) -> Iterator[Path]:
+    if given is not None:
+        if given.exists() and (not given.is_dir() or any(given.iterdir())):
+            raise InvalidValueError(f"folder={given} must be new or empty; choose another one")
+        given.mkdir(parents=True, exist_ok=True)
+        yield given.resolve()
+    elif keep:
+        made = Path(tempfile.mkdtemp(prefix="feedline-demo-"))
+        yield made
+        console.print(f"Everything is in {made}", markup=False)
+    else:
+        with tempfile.TemporaryDirectory(prefix="feedline-demo-") as name:
+            yield Path(name)
+
+
+@contextmanager
+def _progress(console: Console, *, is_shown: bool) -> Iterator[Progress]:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    columns = (
+        TextColumn("{task.description:>8}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[note]}"),
+    )
+    with Progress(*columns, console=console, disable=not is_shown, transient=True) as progress:
+        yield progress
+
+
+@contextmanager
+def _ends_with_sigterm() -> Iterator[None]:
+    """Let SIGTERM end the demo as an interrupt does, so that it takes its processes along."""
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

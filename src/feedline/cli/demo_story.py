@@ -1,0 +1,156 @@
+"""The story of the demo: a training that is stopped, resized, killed, and audited."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from feedline.cli.demo_data import SOURCES, pack_sources
+from feedline.cli.demo_processes import Job, launched
+from feedline.errors import FeedlineError, MissingDataError
+from feedline.feed import LoggedBatch, LoggedEvent, read_log
+from feedline.feed.audit import audit_logs
+from feedline.feed.audit_result import AuditResult
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress
+
+__all__ = ["Story"]
+
+# The sizes are those of `demo_job`, which cannot be imported without torch.
+_GLOBAL_BATCH_SIZE = 48
+_TERM_STEP, _KILL_STEP, _STEPS_AFTER_CHECKPOINT = 30, 60, 3
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What the log of a rank says by now."""
+
+    step: int = -1
+    checkpoint: int = 0
+    loss: float = float("nan")
+    events: tuple[LoggedEvent, ...] = ()
+
+    def field(self, names: tuple[str, ...], name: str) -> Any:
+        """Return a field of the last event with one of these names, or None."""
+        found = [event.fields.get(name) for event in self.events if event.name in names]
+        return found[-1] if found else None
+
+
+class Story:
+    """Runs the demo in a folder, and prints what happens.
+
+    Args:
+        folder: Where everything is written.
+        console: Where the story is printed.
+        progress: Where a bar shows the steps.
+        drop_one: Whether a process leaves out a sample, for the audit to find.
+    """
+
+    def __init__(
+        self, folder: Path, console: Console, progress: Progress, *, drop_one: bool = False
+    ) -> None:
+        self._folder = folder
+        self._console = console
+        self._progress = progress
+        self._drop_one = drop_one
+        num_steps = -(-sum(SOURCES.values()) // _GLOBAL_BATCH_SIZE)
+        self._task = progress.add_task("training", total=num_steps, note="")
+
+    def tell(self) -> AuditResult:
+        """Run it all, and return what the audit found."""
+        pack_sources(self._folder)
+        sizes = " and ".join(f"{size:,} of {name!r}" for name, size in SOURCES.items())
+        self._say("packed", f"{sizes}, one epoch of {sum(SOURCES.values()):,} samples")
+        self._stop_on_two()
+        self._kill_on_three()
+        self._finish_on_one()
+        return audit_logs([self._folder / "logs"])
+
+    def _stop_on_two(self) -> None:
+        with self._launched("run 1", 2, slow_step=_TERM_STEP + 20) as job:
+            job.wait_for(lambda: self._look(job).step >= _TERM_STEP)
+            os.kill(self._seen(job, 1).field(("start",), "pid"), signal.SIGTERM)
+            self._say("SIGTERM", "to rank 1 only")
+            job.finish(lambda: self._look(job))
+            self._say_how_it_ended(job, 2)
+
+    def _kill_on_three(self) -> None:
+        with self._launched("run 2", 3, slow_step=_KILL_STEP + 20) as job:
+            job.wait_for(lambda: self._has_gone_on_after_checkpoint(self._look(job)))
+            num_processes = job.kill()
+            seen = self._look(job)
+            self._say(
+                "kill -9",
+                f"to all {num_processes} processes at step {seen.step}; the checkpoint is at "
+                f"{seen.checkpoint}",
+            )
+
+    def _finish_on_one(self) -> None:
+        with self._launched("run 3", 1, slow_step=10**9) as job:
+            job.finish(lambda: self._look(job))
+            self._say_how_it_ended(job, 1)
+
+    @contextmanager
+    def _launched(self, name: str, num_processes: int, *, slow_step: int) -> Iterator[Job]:
+        argument = {
+            "folder": str(self._folder),
+            "run": name,
+            "slow_step": slow_step,
+            # In the run that is killed, long before: what it did then counts.
+            "drop_one": self._drop_one and num_processes == 3,
+        }
+        processes = f"{num_processes} process" + ("es" if num_processes > 1 else "")
+        self._say(name, f"starts on {processes} under torchrun")
+        output = self._folder / f"{name.replace(' ', '')}.out"
+        module = "feedline.cli.demo_job"
+        with launched(name, module, argument, num_processes=num_processes, output=output) as job:
+            job.wait_for(lambda: self._seen(job, num_processes - 1).step >= 0)
+            step = self._seen(job, 0).field(("resume",), "step")
+            begun = "from the beginning" if step is None else f"from the checkpoint, step {step}"
+            self._say(name, f"trains {begun}")
+            yield job
+
+    def _has_gone_on_after_checkpoint(self, seen: _Seen) -> bool:
+        is_late = seen.checkpoint >= _KILL_STEP
+        return is_late and seen.step >= seen.checkpoint + _STEPS_AFTER_CHECKPOINT
+
+    def _look(self, job: Job) -> _Seen:
+        """Return what rank 0 has logged, and show it."""
+        seen = self._seen(job, 0)
+        note = f"loss {seen.loss:.3f}" if seen.checkpoint else ""
+        self._progress.update(self._task, completed=seen.step + 1, note=note)
+        return seen
+
+    def _seen(self, job: Job, rank: int) -> _Seen:
+        try:
+            entries = read_log(self._folder / "logs" / job.name / f"rank{rank}.log").entries
+        except MissingDataError:
+            return _Seen()
+        steps = [entry.step for entry in entries if isinstance(entry, LoggedBatch)]
+        events = tuple(entry for entry in entries if isinstance(entry, LoggedEvent))
+        saved = [event.fields for event in events if event.name == "checkpoint"]
+        if not saved:
+            return _Seen(max(steps, default=-1), events=events)
+        return _Seen(max(steps), saved[-1]["step"], saved[-1]["loss"], events)
+
+    def _say_how_it_ended(self, job: Job, num_ranks: int) -> None:
+        ranks = [self._seen(job, rank) for rank in range(num_ranks)]
+        steps = {seen.field(("stop",), "step") for seen in ranks}
+        if len(steps) > 1:
+            raise FeedlineError(f"{job.name}: ranks stopped before steps {steps}, not the same")
+        step, reason = steps.pop(), ranks[0].field(("stop",), "reason")
+        who = "all ranks" if num_ranks > 1 else "the rank"
+        if reason is None:
+            self._say(job.name, f"finished the epoch with step {step - 1}")
+        else:
+            self._say(job.name, f"{who} stopped after step {step - 1}, with a checkpoint: {reason}")
+
+    def _say(self, who: str, what: str) -> None:
+        self._console.print(f"[bold]{who:>8}[/]  {what}")

@@ -1,0 +1,163 @@
+"""`feedline plan`."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from feedline.cli.printing import bad_input_is_usage, format_bytes, print_json, print_table
+from feedline.errors import InvalidValueError
+
+if TYPE_CHECKING:
+    from feedline.feed.chunk_reads import ChunkReads
+    from feedline.feed.dry_run import DryRun
+    from feedline.feed.plan_report import Naive, PlanReport
+
+__all__ = ["plan"]
+
+
+@click.command()
+@click.argument("config", type=click.Path(path_type=Path))
+@click.option("--ranks", type=int, metavar="N", help="Ranks, if others than the config says.")
+@click.option("--batch-size", type=int, metavar="B", help="Batch size, if another.")
+@click.option("--epoch", type=int, default=0, metavar="E", show_default=True, help="The epoch.")
+@click.option(
+    "--resize",
+    metavar="N,N,...",
+    help="Cut the epoch into equal parts and go on with these numbers of ranks.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def plan(
+    config: Path,
+    ranks: int | None,
+    batch_size: int | None,
+    epoch: int,
+    resize: str | None,
+    as_json: bool,
+) -> None:
+    """Show what a run will consume: batches, steps, tails, reads and bytes.
+
+    CONFIG is a run config in YAML. No data is read, and nothing depends on its size. With --resize
+    the epoch is gone through on one number of ranks after another, as after a resume.
+
+    \b
+    Examples:
+      feedline plan run.yaml
+      feedline plan run.yaml --ranks 16384 --json
+      feedline plan run.yaml --resize 512,480,64
+    """
+    from feedline.feed.dry_run import dry_run
+    from feedline.feed.plan_report import report_plan
+    from feedline.feed.run_config import RunConfig
+
+    sizes = None if resize is None else _parse_sizes(resize)
+    with bad_input_is_usage():
+        run = RunConfig.load(config).resized(ranks=ranks, batch_size=batch_size)
+        report = report_plan(run, epoch)
+        resized = None if sizes is None else dry_run(run, sizes, epoch)
+    if as_json:
+        described: dict[str, Any] = {"config": str(config), **dataclasses.asdict(report)}
+        if resized is not None:
+            described["dry_run"] = dataclasses.asdict(resized)
+        print_json(described)
+        return
+    _print(report)
+    if resized is not None:
+        _print_resized(resized)
+
+
+def _parse_sizes(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise InvalidValueError(
+            f"--resize={text!r:.80} must be numbers of ranks, such as 512,480,64"
+        ) from None
+
+
+def _print(report: PlanReport) -> None:
+    last = ""
+    if report.num_batches_in_last_step < report.grad_acc_steps:
+        last = f", the last of {report.num_batches_in_last_step:,}"
+    click.echo(
+        f"{report.kind}: {report.num_samples:,} samples on {report.ranks:,} ranks, batches of "
+        f"{report.batch_size:,}"
+    )
+    click.echo(f"  epoch {report.epoch}: {report.num_positions:,} positions")
+    click.echo(f"  batches per rank: {report.num_batches:,}, equal on all ranks")
+    click.echo(f"  steps: {report.num_steps:,} of {report.grad_acc_steps:,} batches{last}")
+    click.echo(f"  run: {report.epochs:,} epochs, {report.num_steps_of_run:,} steps")
+    click.echo(
+        f"  tail {report.tail}: {report.num_dropped:,} dropped, {report.num_padded:,} padded"
+    )
+    if report.reads is not None:
+        click.echo(
+            f"  chunks: {report.num_chunks:,}, {report.preload:,} in a window; "
+            f"{_reads(report.reads)}"
+        )
+    cost = report.cost
+    click.echo(f"  memory of the plan: {format_bytes(cost.plan_bytes)} of lists")
+    if cost.bytes_per_sample is not None:
+        window = "" if cost.window_bytes is None else f"window {format_bytes(cost.window_bytes)}, "
+        click.echo(
+            f"  data: {window}batch {format_bytes(cost.batch_bytes)}, step "
+            f"{format_bytes(cost.step_bytes)}, epoch {format_bytes(cost.epoch_bytes)}"
+        )
+    if report.sources:
+        header = ("source", "samples", "draws", "share", "passes")
+        rows = [(s.name, s.num_samples, s.num_draws, s.share, s.num_passes) for s in report.sources]
+        print_table("Mixture", header, rows)
+    if report.buckets:
+        columns = ("bucket", "samples", "batch size", "batches", "dropped", "padded")
+        print_table("Buckets", columns, [dataclasses.astuple(line) for line in report.buckets])
+    _print_naive(report.naive)
+
+
+def _print_resized(run: DryRun) -> None:
+    header = ("ranks", "batches", "steps", "consumed", "padded", "imbalance", "reads per rank")
+    rows = [
+        (
+            *(part.ranks, part.num_batches, part.num_steps, part.num_consumed, part.num_padded),
+            *(part.imbalance, "" if part.reads is None else _fewest_to_most(part.reads)),
+        )
+        for part in run.parts
+    ]
+    print_table("Resized on the way", header, rows)
+    found = run.coverage
+    how = "each sample looked at" if found.is_counted else "by counts"
+    click.echo(
+        f"  coverage, {how}: {found.num_consumed:,} of {found.num_positions:,} positions, "
+        f"{found.num_repeated:,} repeated, {found.num_missing:,} missing, "
+        f"{found.num_dropped:,} dropped, {found.num_padded:,} padded"
+    )
+    _print_naive(run.naive)
+
+
+def _print_naive(naive: Naive | None) -> None:
+    if naive is None:
+        click.echo("  naive sharding: no model of it for batches of several sizes")
+        return
+    end = f"{naive.fewest_batches:,} batches on all ranks"
+    if naive.hangs:
+        end = (
+            f"it HANGS: {naive.fewest_batches:,} batches on some ranks and "
+            f"{naive.most_batches:,} on others; {naive.num_waiting_ranks:,} ranks wait for ever"
+        )
+    click.echo(
+        f"  naive sharding would have {naive.num_repeated:,} repeated and {naive.num_lost:,} "
+        f"lost; {end}"
+    )
+
+
+def _reads(reads: ChunkReads) -> str:
+    return f"a rank reads {_fewest_to_most(reads)}, all ranks {reads.total:,}"
+
+
+def _fewest_to_most(reads: ChunkReads) -> str:
+    about = "about " if reads.is_estimate else ""
+    if reads.fewest == reads.most:
+        return f"{about}{reads.most:,}"
+    return f"{about}{reads.fewest:,} to {reads.most:,}"

@@ -1,0 +1,135 @@
+"""`feedline where`."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from feedline.cli.printing import bad_input_is_usage, print_json, print_table
+from feedline.errors import InvalidValueError
+
+if TYPE_CHECKING:
+    from feedline.feed.run_config import RunConfig
+    from feedline.feed.sample_places import StepOfRank, TimeOfSample
+    from feedline.plan import Cursor
+
+__all__ = ["where"]
+
+_MOST_ROWS = 64
+
+
+@click.command()
+@click.argument("config", type=click.Path(path_type=Path))
+@click.option("--step", type=int, metavar="S", help="A step: show its samples.")
+@click.option("--rank", type=int, metavar="R", help="The rank, with --step; by default 0.")
+@click.option("--index", type=int, metavar="I", help="A sample: show when it is consumed.")
+@click.option("--source", metavar="NAME", help="The source that --index counts in.")
+@click.option("--ranks", type=int, metavar="N", help="Ranks, if others than the config says.")
+@click.option("--batch-size", type=int, metavar="B", help="Batch size, if another.")
+@click.option(
+    "--epoch", type=int, metavar="E", help="One epoch; --step then counts from its start."
+)
+@click.option(
+    "--checkpoint",
+    type=click.Path(path_type=Path),
+    help="A checkpoint: its epoch, with the resizes that it had.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def where(
+    config: Path,
+    step: int | None,
+    rank: int | None,
+    index: int | None,
+    source: str | None,
+    ranks: int | None,
+    batch_size: int | None,
+    epoch: int | None,
+    checkpoint: Path | None,
+    as_json: bool,
+) -> None:
+    """Show which samples a step consumes, or when a sample is consumed.
+
+    CONFIG is a run config in YAML. All is computed from it, so no log is needed. A step is
+    grad_acc_steps batches, and counts from the start of the run unless --epoch is given.
+
+    \b
+    Examples:
+      feedline where run.yaml --step 340 --rank 5
+      feedline where run.yaml --step 12 --epoch 3 --ranks 480 --json
+      feedline where run.yaml --index 12345
+      feedline where run.yaml --index 99 --source books
+    """
+    if (step is None) == (index is None):
+        raise InvalidValueError("give exactly one of --step and --index")
+    if index is None and source is not None:
+        raise InvalidValueError(f"--source={source!r} goes with --index; leave it out")
+    if step is None and rank is not None:
+        raise InvalidValueError(f"--rank={rank} goes with --step; leave it out")
+    if epoch is not None and checkpoint is not None:
+        raise InvalidValueError("--checkpoint says which epoch it is; leave out --epoch")
+
+    from feedline.feed.checkpoint_reading import read_checkpoint
+    from feedline.feed.run_config import RunConfig
+    from feedline.feed.sample_places import samples_of_step, times_of_sample
+
+    with bad_input_is_usage():
+        run = RunConfig.load(config).resized(ranks=ranks, batch_size=batch_size)
+        cursor: Cursor | None = None
+        if checkpoint is not None:
+            cursor = read_checkpoint(checkpoint).cursor
+            if cursor is None:
+                raise InvalidValueError(f"{checkpoint}: holds no cursor; give another checkpoint")
+        if step is not None:
+            found = samples_of_step(run, step=step, rank=rank or 0, epoch=epoch, cursor=cursor)
+            _show_step(found, as_json)
+            return
+        assert index is not None
+        if source is not None:
+            index = run.index_in(source, index)
+        times = times_of_sample(run, index=index, epoch=epoch, cursor=cursor)
+        _show_times(run, index, times, as_json)
+
+
+def _show_step(found: StepOfRank, as_json: bool) -> None:
+    if as_json:
+        print_json(found)
+        return
+    click.echo(
+        f"epoch {found.epoch}, step {found.step:,} of {found.num_steps:,}, rank {found.rank:,} of "
+        f"{found.ranks:,}: {len(found.samples):,} samples"
+    )
+    names = ["batch", "slot", "index", "source", "source_index"]
+    optional = ["bucket", "chunk", "row", "file"]
+    names += [n for n in optional if any(getattr(s, n) is not None for s in found.samples)]
+    if not all(sample.is_real for sample in found.samples):
+        names.append("is_real")
+    rows = [[getattr(sample, name) for name in names] for sample in found.samples[:_MOST_ROWS]]
+    print_table("", [name.replace("_", " ") for name in names], rows)
+    if len(found.samples) > _MOST_ROWS:
+        click.echo(f"  and {len(found.samples) - _MOST_ROWS:,} more; --json has all")
+
+
+def _show_times(run: RunConfig, index: int, times: list[TimeOfSample], as_json: bool) -> None:
+    from feedline.feed.sample_places import place_of
+
+    source, inside = run.source_of(index)
+    chunk, row, file = place_of(run, index)
+    if as_json:
+        known = {"index": index, "source": source.name, "source_index": inside}
+        place = {"chunk": chunk, "row": row, "file": file}
+        print_json({**known, **place, "times": [dataclasses.asdict(time) for time in times]})
+        return
+    click.echo(f"index {index:,}: {source.name}, sample {inside:,}")
+    if chunk is not None:
+        click.echo(f"  {'' if file is None else f'{file}, '}chunk {chunk:,}, row {row:,}")
+    if not times:
+        click.echo("  not consumed: the tail leaves it out, or it is not drawn")
+        return
+    names = ["epoch", "step", "batch", "rank", "ranks", "slot", "is_real"]
+    rows = [[getattr(time, name) for name in names] for time in times[:_MOST_ROWS]]
+    print_table("", [name.replace("_", " ") for name in names], rows)
+    if len(times) > _MOST_ROWS:
+        click.echo(f"  and {len(times) - _MOST_ROWS:,} more; --json has all")

@@ -1,0 +1,90 @@
+"""What an audit finds: about each run, each epoch and each source."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["AuditResult", "EpochAudit", "RunAudit", "SourceAudit"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceAudit:
+    """One source in one epoch: its first index, how many samples it should have given, and what
+    became of them."""
+
+    name: str
+    first: int
+    num_expected: int
+    num_once: int
+    num_missing: int
+    num_repeated: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochAudit:
+    """One epoch, over all ranks and runs.
+
+    Of an epoch that has not ended, what is missing is `num_to_come`. After the end it was dropped,
+    as the tail policy says, or lost. `lost`, `repeated` and `unknown` list the first 20.
+    """
+
+    epoch: int
+    is_finished: bool
+    num_expected: int
+    num_once: int
+    num_to_come: int
+    num_dropped: int
+    num_padded: int
+    num_lost: int
+    lost: tuple[int, ...]
+    num_repeated: int
+    repeated: tuple[int, ...]
+    num_unknown: int
+    unknown: tuple[int, ...]
+    sources: tuple[SourceAudit, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing was lost, repeated or made up."""
+        return not (self.num_lost or self.num_repeated or self.num_unknown)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunAudit:
+    """One run: what counts of it, and what was discarded because the next run went on from a
+    checkpoint before it."""
+
+    name: str
+    world_size: int
+    first_step: int | None
+    end_step: int | None
+    num_batches: tuple[int, ...]
+    num_samples: int
+    num_discarded_batches: int
+    num_discarded_samples: int
+    missing_ranks: tuple[int, ...]
+    parted_step: int | None
+
+    @property
+    def ok(self) -> bool:
+        """Whether all ranks are there, and did the same in every step."""
+        return not self.missing_ranks and self.parted_step is None
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditResult:
+    """What an audit found."""
+
+    num_logs: int
+    runs: tuple[RunAudit, ...]
+    epochs: tuple[EpochAudit, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether all is as it should be."""
+        return all(run.ok for run in self.runs) and all(epoch.ok for epoch in self.epochs)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the last epoch that was begun has ended."""
+        return all(epoch.is_finished for epoch in self.epochs)

@@ -1,0 +1,224 @@
+"""A log of what one rank really received, cheap enough to write at every batch."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from numpy.typing import ArrayLike
+
+from feedline.errors import DamagedDataError, InvalidValueError, StoreError, check_integer
+from feedline.feed.log_entries import LogEntry, decode, encode_batch, encode_event
+from feedline.feed.log_frames import (
+    MAX_CONTENT,
+    framed,
+    header_line,
+    read_frames,
+    read_header,
+)
+
+__all__ = ["ConsumptionLog", "LogFile", "LogHeader", "iter_log", "read_log", "read_log_header"]
+
+
+class LogHeader(NamedTuple):
+    """Whose log it is; `info` is what `feedline.feed.audit` should know about the data."""
+
+    rank: int
+    world_size: int
+    run: str
+    info: Mapping[str, Any]
+
+
+class LogFile(NamedTuple):
+    """What a log holds, in the order in which it was written."""
+
+    header: LogHeader
+    entries: tuple[LogEntry, ...]
+
+
+class ConsumptionLog:
+    """An append-only file of the samples that one rank received.
+
+    Every record is handed to the system at once, so that a process that is killed loses none. The
+    last one may be cut short when the whole machine fails; then it is left out, here and by
+    `read_log`.
+
+    Events tell an audit how runs follow each other: `start`, `resume` with the `step` that comes
+    next after the loaded checkpoint, and `stop`. Others, such as `checkpoint`, are for readers.
+
+    Args:
+        path: The file; one that is there is gone on with, if it is of the same rank and run.
+        rank: The rank of this process.
+        world_size: The number of ranks.
+        run: A name for this run, the same on all of its ranks and for no other run.
+        info: What an audit should know: `num_samples`, or `sources`, the number of samples of each
+            by name in the order of their indices; `tail` and `batch_size`.
+
+    Examples:
+        >>> import tempfile
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> path = f"{folder.name}/rank0.log"
+        >>> with ConsumptionLog(path, rank=0, world_size=1, info={"num_samples": 4}) as log:
+        ...     log.event("start")
+        ...     log.record(epoch=0, step=0, batch=0, ids=[2, 0, 1])
+        >>> read_log(path).entries[1].ids.tolist()
+        [2, 0, 1]
+        >>> folder.cleanup()
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        rank: int,
+        world_size: int,
+        run: str = "",
+        info: Mapping[str, Any] | None = None,
+    ) -> None:
+        world_size = check_integer("world_size", world_size, 1)
+        self.path = Path(path)
+        self.header = LogHeader(
+            check_integer("rank", rank, 0, world_size - 1), world_size, str(run), _plain(info or {})
+        )
+        try:
+            if self.path.exists():
+                self._num_bytes = _check_same(self.path, self.header)
+                # What was cut short would hide all that is appended after it.
+                os.truncate(self.path, self._num_bytes)
+            else:
+                self._num_bytes = _create(self.path, self.header)
+            self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115
+        except OSError as error:
+            raise self._unwritable(error) from None
+
+    def record(
+        self,
+        *,
+        epoch: int,
+        step: int,
+        batch: int,
+        ids: ArrayLike,
+        is_real: ArrayLike | None = None,
+        wait: float = 0.0,
+    ) -> None:
+        """Note a batch: its samples, which of them are no padding, and the seconds of waiting."""
+        self._append(encode_batch(epoch, step, batch, ids, is_real, wait))
+
+    def event(self, name: str, /, **fields: Any) -> None:
+        """Note something that happened, with the time."""
+        self._append(encode_event(name, {"time": time.time(), **fields}))
+
+    def flush(self) -> None:
+        """Wait until everything is on disk, to outlive a failure of the machine."""
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def __enter__(self) -> ConsumptionLog:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _append(self, content: bytes) -> None:
+        if len(content) > MAX_CONTENT:
+            raise InvalidValueError(
+                f"a record of {len(content)} bytes must have at most {MAX_CONTENT}; split it"
+            )
+        if self._file.closed:
+            raise InvalidValueError(f"log={self.path} is closed and must be open; open it again")
+        record = framed(content)
+        try:
+            view = memoryview(record)
+            while view:
+                view = view[self._file.write(view) :]
+        except OSError as error:
+            # Half a record would make all that comes after it unreadable.
+            os.truncate(self.path, self._num_bytes)
+            raise self._unwritable(error) from None
+        self._num_bytes += len(record)
+
+    def _unwritable(self, error: OSError) -> StoreError:
+        return StoreError(
+            f"{self.path}: cannot be written ({error.strerror or error}); make space, or choose "
+            "another place for the log"
+        )
+
+
+def read_log(path: str | os.PathLike[str]) -> LogFile:
+    """Return everything in a log. A last record that was cut short is left out; any other damage
+    is a `DamagedDataError` that says where."""
+    return LogFile(read_log_header(path), tuple(entry for _, entry in iter_log(path)))
+
+
+def read_log_header(path: str | os.PathLike[str]) -> LogHeader:
+    """Return whose log a file is."""
+    fields = read_header(Path(path))
+    try:
+        world_size = check_integer("world_size", fields["world_size"], 1)
+        rank = check_integer("rank", fields["rank"], 0, world_size - 1)
+        return LogHeader(rank, world_size, str(fields["run"]), dict(fields["info"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise DamagedDataError(
+            f"{os.fspath(path)}: the header, in line 1, is not that of a log ({error}); leave out "
+            "this file"
+        ) from None
+
+
+def iter_log(
+    path: str | os.PathLike[str], start: int = 0, stop: int | None = None
+) -> Iterator[tuple[int, LogEntry]]:
+    """Yield where each entry ends in the file, and the entry, one at a time.
+
+    Args:
+        path: The log.
+        start: Where an entry ends, to begin after it.
+        stop: Where to stop; by default at the end.
+    """
+    file = Path(path)
+    for end, content in read_frames(file, start, stop):
+        yield end, decode(content, file, end)
+
+
+def _plain(info: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a reader will get, or raise if it cannot be written."""
+    try:
+        return dict(json.loads(json.dumps(info, allow_nan=False)))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidValueError(
+            f"info={info!r:.80} cannot be written ({error}); use plain values"
+        ) from None
+
+
+def _create(path: Path, header: LogHeader) -> int:
+    """Make a log that has its whole header, or none."""
+    line = header_line(header._asdict())
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        unfinished.write_bytes(line)
+        os.replace(unfinished, path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+    return len(line)
+
+
+def _check_same(path: Path, header: LogHeader) -> int:
+    """Return where the last whole record of a log ends, or raise if it is of another run."""
+    found = read_log_header(path)
+    for name, mine, other in zip(header._fields, header, found, strict=True):
+        if mine != other:
+            raise InvalidValueError(
+                f"{name}={mine!r:.80} must be {other!r:.80}, as in {path}; give every run a folder "
+                "of its own"
+            )
+    end = len(header_line(header._asdict()))
+    for end, _ in read_frames(path):  # noqa: B007
+        pass
+    return end

@@ -1,0 +1,200 @@
+"""A dry run of one epoch that is resized on the way: nothing is read, all is accounted for.
+
+The epoch is cut into as many parts as there are world sizes. Each part ends at a step, where a
+cursor is saved as JSON; the next part is resumed from it on the next world size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline.errors import InvalidValueError, check_integer
+from feedline.feed.chunk_reads import ChunkReads, count_reads
+from feedline.feed.plan_report import Naive, can_enumerate, naive_of
+from feedline.feed.run_config import RunConfig
+from feedline.plan import BucketPlan, Cursor, PastSegment, Segment
+
+__all__ = ["Coverage", "DryRun", "Part", "dry_run"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """The stretch of the epoch on one world size.
+
+    `imbalance` is by how many samples ranks differ, or may differ where it was not counted.
+    """
+
+    ranks: int
+    num_batches: int
+    num_steps: int
+    num_consumed: int
+    num_padded: int
+    imbalance: int
+    reads: ChunkReads | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Coverage:
+    """Whether all parts together consumed what the plan says; `is_counted` if one by one."""
+
+    num_positions: int
+    num_consumed: int
+    num_repeated: int
+    num_missing: int
+    num_dropped: int
+    num_padded: int
+    is_counted: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class DryRun:
+    """The parts of an epoch, what they covered, and what naive sharding would have done."""
+
+    parts: tuple[Part, ...]
+    coverage: Coverage
+    naive: Naive | None
+
+
+def dry_run(config: RunConfig, world_sizes: Sequence[int], epoch: int = 0) -> DryRun:
+    """Return the account of one epoch on several world sizes, one after another.
+
+    Examples:
+        >>> config = RunConfig.from_dict({"batch_size": 8, "data": {"samples": 1000}})
+        >>> run = dry_run(config, [4, 3, 5])
+        >>> run.coverage.num_repeated, run.coverage.num_missing, run.naive.num_repeated
+        (0, 0, 80)
+    """
+    sizes = [check_integer("ranks", size, 1, 2**31) for size in world_sizes]
+    if len(sizes) < 2:
+        raise InvalidValueError(f"resize={sizes} must name at least two world sizes, as 512,480")
+    segments = _segments_of(config, sizes, epoch)
+    is_counted = can_enumerate(segments[0][0].num_left, sum(sizes))
+    counts = np.zeros(config.plan.num_indices if is_counted else 0, dtype=np.int64)
+    parts = []
+    for number, (segment, num_batches) in enumerate(segments):
+        is_last = number == len(segments) - 1
+        if is_counted:
+            parts.append(_counted_part(config, segment, num_batches, counts))
+        else:
+            parts.append(_computed_part(config, segment, num_batches, is_last))
+    past = tuple(
+        PastSegment(segment.world_size, segment.batch_size, num_batches)
+        for segment, num_batches in segments
+    )
+    return DryRun(
+        parts=tuple(parts),
+        coverage=_coverage(config, segments, parts, counts if is_counted else None),
+        naive=naive_of(config, segments[0][0], past),
+    )
+
+
+def _segments_of(config: RunConfig, sizes: list[int], epoch: int) -> list[tuple[Segment, int]]:
+    """Return the segment of each part, and how many of its batches the part consumes."""
+    plan, batch_size = config.plan, config.batch_size
+    segment = plan.segment(world_size=sizes[0], batch_size=batch_size, epoch=epoch)
+    segments: list[tuple[Segment, int]] = []
+    for number, world_size in enumerate(sizes):
+        if number:
+            before, consumed = segments[-1]
+            saved = before.cursor(consumed).to_json()
+            cursor = Cursor.from_json(saved)
+            segment = plan.resume(cursor, world_size=world_size, batch_size=batch_size)
+        num_left = segment.num_batches - segment.num_done
+        num_parts = len(sizes) - number
+        wanted = num_left if num_parts == 1 else num_left // num_parts
+        if num_parts > 1:
+            wanted -= wanted % config.grad_acc_steps
+        segments.append((segment, segment.num_done + wanted))
+    return segments
+
+
+def _counted_part(config: RunConfig, segment: Segment, end: int, counts: NDArray[np.int64]) -> Part:
+    """Return a part, and add to `counts` how often each sample is consumed in it."""
+    consumed, real = [], []
+    for rank in range(segment.world_size):
+        block = segment.block(rank, segment.num_done, end)
+        indices = block.indices
+        consumed.append(indices)
+        real.append(indices if block.is_real is None else indices[block.is_real])
+    sizes = [len(indices) for indices in real]
+    counts += np.bincount(np.concatenate(real), minlength=len(counts))
+    return Part(
+        ranks=segment.world_size,
+        num_batches=end - segment.num_done,
+        num_steps=-(-(end - segment.num_done) // config.grad_acc_steps),
+        num_consumed=sum(sizes),
+        num_padded=sum(map(len, consumed)) - sum(sizes),
+        imbalance=max(sizes) - min(sizes),
+        reads=None if config.chunks is None else count_reads(config.chunks, consumed),
+    )
+
+
+def _computed_part(config: RunConfig, segment: Segment, end: int, is_last: bool) -> Part:
+    left = segment.num_left_after(segment.num_done)
+    num_left = segment.num_dropped if is_last else segment.num_left_after(end)
+    num_consumed = left - num_left
+    imbalance = 0
+    if is_last and config.tail in ("pad", "even"):
+        plan = config.plan
+        most = len(plan.buckets) if isinstance(plan, BucketPlan) else 1
+        imbalance = min(most, num_consumed)
+    return Part(
+        ranks=segment.world_size,
+        num_batches=end - segment.num_done,
+        num_steps=-(-(end - segment.num_done) // config.grad_acc_steps),
+        num_consumed=num_consumed,
+        num_padded=segment.num_padded if is_last else 0,
+        imbalance=imbalance,
+        reads=_estimate(config, segment.world_size, num_consumed),
+    )
+
+
+def _estimate(config: RunConfig, world_size: int, num_consumed: int) -> ChunkReads | None:
+    """Return about how many chunks a part takes: its share, and a window that is begun anew."""
+    chunks = config.chunks
+    if chunks is None:
+        return None
+    share = -(-num_consumed * chunks.num_chunks // (chunks.num_samples * world_size))
+    preload = getattr(config.plan, "preload", 1)
+    most = min(share + preload, chunks.num_chunks)
+    return ChunkReads(fewest=min(share, most), most=most, total=most * world_size, is_estimate=True)
+
+
+def _coverage(
+    config: RunConfig,
+    segments: list[tuple[Segment, int]],
+    parts: list[Part],
+    counts: NDArray[np.int64] | None,
+) -> Coverage:
+    num_positions = segments[0][0].num_left
+    num_dropped = segments[-1][0].num_dropped
+    num_consumed = sum(part.num_consumed for part in parts)
+    if counts is None:
+        gap = num_positions - num_dropped - num_consumed
+        num_missing, num_repeated = max(0, gap), max(0, -gap)
+    else:
+        planned = _planned_counts(config, segments[0][0])
+        # What the tail leaves out is known by its number, so it is no loss.
+        num_missing = int(np.maximum(planned - counts, 0).sum()) - num_dropped
+        num_repeated = int(np.maximum(counts - planned, 0).sum())
+    return Coverage(
+        num_positions=num_positions,
+        num_consumed=num_consumed,
+        num_repeated=num_repeated,
+        num_missing=num_missing,
+        num_dropped=num_dropped,
+        num_padded=sum(part.num_padded for part in parts),
+        is_counted=counts is not None,
+    )
+
+
+def _planned_counts(config: RunConfig, segment: Segment) -> NDArray[np.int64]:
+    """Return how often the epoch has each sample: once, unless it is a mixture."""
+    if config.mixture is None:
+        return np.ones(config.plan.num_indices, dtype=np.int64)
+    indices = config.mixture.indices(segment.epoch, np.arange(segment.num_left))
+    return np.bincount(indices, minlength=config.plan.num_indices)

@@ -1,0 +1,112 @@
+"""What a path holds: a checkpoint, a folder of chunks or a matrix; and whether a cursor fits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from feedline.errors import InvalidValueError, PlanMismatchError
+from feedline.feed.checkpoint_reading import Checkpoint, read_checkpoint
+from feedline.feed.run_config import RunConfig
+from feedline.plan import Cursor
+from feedline.store import FolderStore, open_anndata
+from feedline.store.manifest import MANIFEST_NAME
+
+__all__ = ["Fit", "Inspection", "compare", "inspect_path"]
+
+_ZARR_MARKS = ("zarr.json", ".zgroup", ".zarray")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fit:
+    """Whether a cursor fits a plan, and if not, the fields that differ: saved and current."""
+
+    is_fit: bool
+    reason: str = ""
+    differences: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
+    num_batches_left: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inspection:
+    """What a path holds, in values that can be printed."""
+
+    kind: str
+    facts: Mapping[str, Any]
+    cursor: Cursor | None = None
+
+
+def inspect_path(path: Path) -> Inspection:
+    """Return what a file or folder holds."""
+    if not path.is_dir():
+        return _of_checkpoint(read_checkpoint(path))
+    if (path / MANIFEST_NAME).exists():
+        return Inspection(kind="folder of chunks", facts=_facts_of_folder(path))
+    if any((path / name).exists() for name in _ZARR_MARKS):
+        return Inspection(kind="zarr matrix", facts=_facts_of_matrix(path))
+    splits = sorted(inner.parent for inner in path.glob(f"*/{MANIFEST_NAME}"))
+    if splits:
+        facts = {split.name: _facts_of_folder(split) for split in splits}
+        return Inspection(kind="splits, each a folder of chunks", facts=facts)
+    raise InvalidValueError(
+        f"{path}: is neither a folder of chunks nor a zarr matrix; give one, or a checkpoint"
+    )
+
+
+def compare(cursor: Cursor, config: RunConfig) -> Fit:
+    """Return whether a run with this config could go on from a cursor."""
+    plan = config.plan_for(cursor)
+    try:
+        # The plan's own fields say more than that the data is other data.
+        cursor.check_fields(plan.fields)
+        segment = plan.resume(cursor, world_size=config.ranks, batch_size=config.batch_size)
+    except PlanMismatchError as error:
+        return Fit(is_fit=False, reason=str(error), differences=error.differences)
+    except ValueError as error:
+        return Fit(is_fit=False, reason=str(error))
+    return Fit(is_fit=True, num_batches_left=segment.num_batches - segment.num_done)
+
+
+def _of_checkpoint(checkpoint: Checkpoint) -> Inspection:
+    facts: dict[str, Any] = {}
+    if checkpoint.clock is not None:
+        clock = checkpoint.clock
+        names = ("step", "epoch", "num_batches", "dp_size", "local_batch_size")
+        facts["clock"] = {name: getattr(clock, name) for name in names}
+    cursor = checkpoint.cursor
+    if cursor is not None:
+        facts["cursor"] = {
+            **({"found_at": checkpoint.found_at} if checkpoint.found_at else {}),
+            "epoch": cursor.epoch,
+            "history": [past._asdict() for past in cursor.history],
+            "num_changes": len(cursor.changes),
+            "fingerprint": cursor.fingerprint,
+            "fields": dict(cursor.fields),
+        }
+    return Inspection(kind=checkpoint.kind, facts=facts, cursor=cursor)
+
+
+def _facts_of_folder(path: Path) -> dict[str, Any]:
+    store = FolderStore(path)
+    sizes = store.chunk_sizes
+    columns = list(store.columns.values())
+    return {
+        "num_samples": store.num_samples,
+        "num_files": len(store.manifest),
+        "num_chunks": len(sizes),
+        "chunk_samples": {"fewest": int(sizes.min()), "most": int(sizes.max())},
+        "bytes_per_sample": sum(column.row_bytes for column in columns),
+        "columns": [column.describe() for column in columns],
+    }
+
+
+def _facts_of_matrix(path: Path) -> dict[str, Any]:
+    store = open_anndata(path)
+    return {
+        "num_rows": store.shape[0],
+        "shape": list(store.shape),
+        "layout": "sparse" if type(store).__name__ == "CsrStore" else "dense",
+        "fingerprint": store.fingerprint,
+    }

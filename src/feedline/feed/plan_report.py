@@ -1,0 +1,242 @@
+"""What a run will consume: counts of one epoch on any number of ranks, with no data read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from feedline.feed.chunk_reads import ChunkReads, count_reads, estimate_reads
+from feedline.feed.mixture_counts import draws_of_sources
+from feedline.feed.naive_sharding import NaiveSharding
+from feedline.feed.run_config import RunConfig
+from feedline.feed.run_steps import num_steps_of_run, segment_of
+from feedline.plan import BucketPlan, PastSegment, Segment, Share, UnequalChunks, WindowPlan
+
+__all__ = [
+    "BucketLine",
+    "Cost",
+    "Naive",
+    "PlanReport",
+    "SourceLine",
+    "can_enumerate",
+    "naive_of",
+    "report_plan",
+]
+
+_MOST_SAMPLES = 10**6
+_MOST_RANKS = 4096
+
+
+@dataclass(frozen=True, kw_only=True)
+class BucketLine:
+    """What the ranks make of one bucket."""
+
+    name: str
+    num_samples: int
+    batch_size: int
+    num_batches: int
+    num_dropped: int
+    num_padded: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceLine:
+    """How often one source of a mixture is drawn; `num_passes` above 1 repeats its samples."""
+
+    name: str
+    num_samples: int
+    num_draws: int
+    share: float
+    num_passes: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """Bytes of one rank, and of the epoch; None where the bytes of a sample are not known.
+
+    `plan_bytes` is what the plan itself holds: lists that were given, such as lengths.
+    """
+
+    plan_bytes: int
+    bytes_per_sample: int | None
+    batch_bytes: int | None
+    window_bytes: int | None
+    step_bytes: int | None
+    epoch_bytes: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Naive:
+    """What naive sharding would have done; see `NaiveSharding`."""
+
+    num_repeated: int
+    num_lost: int
+    fewest_batches: int
+    most_batches: int
+    num_waiting_ranks: int
+    hangs: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanReport:
+    """The counts of one epoch."""
+
+    kind: str
+    fingerprint: str
+    num_samples: int
+    num_positions: int
+    ranks: int
+    batch_size: int
+    grad_acc_steps: int
+    tail: str
+    epoch: int
+    epochs: int
+    num_batches: int
+    num_steps: int
+    num_batches_in_last_step: int
+    num_steps_of_run: int
+    num_dropped: int
+    num_padded: int
+    sources: tuple[SourceLine, ...]
+    buckets: tuple[BucketLine, ...]
+    num_chunks: int | None
+    preload: int | None
+    reads: ChunkReads | None
+    cost: Cost
+    naive: Naive | None
+
+
+def report_plan(config: RunConfig, epoch: int = 0) -> PlanReport:
+    """Return the counts of one epoch of a run.
+
+    Examples:
+        >>> config = RunConfig.from_dict(
+        ...     {"ranks": 16384, "batch_size": 32, "data": {"samples": 10**12}}
+        ... )
+        >>> report_plan(config).num_batches
+        1907348
+    """
+    segment = segment_of(config, epoch)
+    num_steps = -(-segment.num_batches // config.grad_acc_steps)
+    chunks = config.chunks
+    return PlanReport(
+        kind=config.kind,
+        fingerprint=config.plan.fingerprint,
+        num_samples=sum(source.num_samples for source in config.sources),
+        num_positions=segment.num_left,
+        ranks=config.ranks,
+        batch_size=config.batch_size,
+        grad_acc_steps=config.grad_acc_steps,
+        tail=config.tail,
+        epoch=epoch,
+        epochs=config.epochs,
+        num_batches=segment.num_batches,
+        num_steps=num_steps,
+        num_batches_in_last_step=segment.num_batches - (num_steps - 1) * config.grad_acc_steps,
+        num_steps_of_run=num_steps_of_run(config),
+        num_dropped=segment.num_dropped,
+        num_padded=segment.num_padded,
+        sources=_source_lines(config, epoch),
+        buckets=_bucket_lines(config),
+        num_chunks=None if chunks is None else chunks.num_chunks,
+        preload=config.plan.preload if isinstance(config.plan, WindowPlan) else None,
+        reads=None if chunks is None else _reads_of(config, segment),
+        cost=_cost_of(config, segment),
+        naive=naive_of(config, segment, (PastSegment(config.ranks, config.batch_size, 0),)),
+    )
+
+
+def can_enumerate(num_samples: int, num_ranks: int) -> bool:
+    """Return whether every sample of every rank can be looked at in about a second."""
+    return num_samples <= _MOST_SAMPLES and num_ranks <= _MOST_RANKS
+
+
+def naive_of(config: RunConfig, segment: Segment, parts: tuple[PastSegment, ...]) -> Naive | None:
+    """Return what naive sharding would do, or None where batches are not all of one size."""
+    if any(line.batch_size != config.batch_size for line in _bucket_lines(config)):
+        return None
+    naive = NaiveSharding(
+        num_samples=segment.num_left, parts=parts, drops_last=config.tail == "drop"
+    )
+    return Naive(
+        num_repeated=naive.num_repeated,
+        num_lost=naive.num_lost,
+        fewest_batches=naive.fewest_batches,
+        most_batches=naive.most_batches,
+        num_waiting_ranks=naive.num_waiting_ranks,
+        hangs=naive.hangs,
+    )
+
+
+def _source_lines(config: RunConfig, epoch: int) -> tuple[SourceLine, ...]:
+    if config.mixture is None:
+        return ()
+    draws = draws_of_sources(config.mixture, epoch)
+    total = sum(draws)
+    return tuple(
+        SourceLine(
+            name=source.name,
+            num_samples=source.num_samples,
+            num_draws=count,
+            share=count / total,
+            num_passes=count / source.num_samples if source.num_samples else 0.0,
+        )
+        for source, count in zip(config.sources, draws, strict=True)
+    )
+
+
+def _bucket_lines(config: RunConfig) -> tuple[BucketLine, ...]:
+    plan = config.plan
+    if not isinstance(plan, BucketPlan):
+        return ()
+    lines = []
+    for number, bucket in enumerate(plan.buckets):
+        share = Share(
+            num_positions=len(bucket.members),
+            world_size=config.ranks,
+            batch_size=plan.rule.batch_size(number, config.batch_size),
+            tail=plan.tail,
+        )
+        line = BucketLine(
+            name=str(bucket.key),
+            num_samples=share.num_positions,
+            batch_size=share.batch_size,
+            num_batches=share.num_batches,
+            num_dropped=share.num_dropped,
+            num_padded=share.num_padded,
+        )
+        lines.append(line)
+    return tuple(lines)
+
+
+def _reads_of(config: RunConfig, segment: Segment) -> ChunkReads:
+    assert config.chunks is not None
+    if not can_enumerate(segment.num_left, config.ranks):
+        return estimate_reads(segment)
+    ranks = range(config.ranks)
+    consumed = [segment.block(rank, 0, segment.num_batches).indices for rank in ranks]
+    return count_reads(config.chunks, consumed)
+
+
+def _cost_of(config: RunConfig, segment: Segment) -> Cost:
+    plan, size = config.plan, config.bytes_per_sample
+    num_listed, window = 0, None
+    if isinstance(plan, BucketPlan):
+        arrays = [b.members for b in plan.buckets if isinstance(b.members, np.ndarray)]
+        num_listed = sum(map(len, arrays))
+    if isinstance(plan, WindowPlan):
+        chunks = plan.chunks
+        num_listed = chunks.num_chunks + 1 if isinstance(chunks, UnequalChunks) else 0
+        window = min(plan.preload * -(-chunks.num_samples // chunks.num_chunks), chunks.num_samples)
+    together = plan.largest_batch(config.batch_size)
+    return Cost(
+        plan_bytes=8 * num_listed,
+        bytes_per_sample=size,
+        batch_bytes=None if size is None else size * together,
+        window_bytes=None if size is None or window is None else size * window,
+        step_bytes=None
+        if size is None
+        else size * together * config.ranks * min(config.grad_acc_steps, segment.num_batches),
+        epoch_bytes=None if size is None else size * segment.num_left,
+    )

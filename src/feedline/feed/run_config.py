@@ -1,0 +1,189 @@
+"""A run's config in YAML, turned into the plan that it means."""
+
+from __future__ import annotations
+
+import os
+import stat
+from bisect import bisect_right
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from feedline.errors import InvalidValueError, check_integer
+from feedline.feed.data_plan import DataPlan
+from feedline.feed.run_config_data import read_data
+from feedline.feed.run_config_keys import Keys
+from feedline.feed.run_config_parts import PlannedData, Settings, SourceInfo
+from feedline.plan import BucketPlan, Chunking, Cursor, Mixture, Plan, SamplePlan, WindowPlan
+from feedline.plan.frozen import store
+from feedline.plan.seeds import check_seed
+from feedline.store import FolderStore
+
+__all__ = ["RunConfig", "SourceInfo"]
+
+_KEYS = (*("seed", "ranks", "batch_size", "epochs", "grad_acc_steps", "tail", "shuffle", "data"),)
+_TAILS = ("drop", "pad", "even", "exact")
+_MAX_BYTES = 2**20
+_MOST_RANKS = 2**31
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RunConfig:
+    """What a run consumes, on how many ranks, in which batches.
+
+    Examples:
+        >>> config = RunConfig.from_dict({"ranks": 4, "batch_size": 8, "data": {"samples": 1000}})
+        >>> config.plan.segment(world_size=config.ranks, batch_size=config.batch_size).num_batches
+        31
+    """
+
+    data: PlannedData
+    batch_size: int
+    ranks: int = 1
+    epochs: int = 1
+    grad_acc_steps: int = 1
+
+    def __post_init__(self) -> None:
+        store(
+            self,
+            ranks=check_integer("ranks", self.ranks, 1, _MOST_RANKS),
+            batch_size=check_integer("batch_size", self.batch_size, 1, _MOST_RANKS),
+            epochs=check_integer("epochs", self.epochs, 1, 2**62),
+            grad_acc_steps=check_integer("grad_acc_steps", self.grad_acc_steps, 1, 2**62),
+        )
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> RunConfig:
+        """Return the config in a YAML file; paths in it are relative to the file's folder."""
+        file = Path(path)
+        return cls.from_dict(_load_yaml(file), folder=file.parent)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], folder: Path = Path()) -> RunConfig:
+        """Return the config that a mapping says; paths in it are relative to `folder`."""
+        keys = Keys("", values, _KEYS)
+        seed = keys.values.get("seed", 0)
+        if isinstance(seed, Mapping | list | float):
+            raise InvalidValueError("seed must be an integer or a text")
+        settings = Settings(
+            seed=check_seed(seed),
+            tail=keys.choice("tail", _TAILS, "drop"),
+            shuffle=keys.flag("shuffle", True),
+            batch_size=keys.optional_integer("batch_size", 1),
+            folder=folder,
+        )
+        counts = {name: keys.integer(name, 1, 1) for name in ("ranks", "epochs", "grad_acc_steps")}
+        data = read_data(keys.needed("data"), settings)
+        batch_size = data.token_budget
+        if batch_size is None:
+            batch_size = keys.integer("batch_size", 1)
+        elif settings.batch_size is not None:
+            raise InvalidValueError(
+                f"batch_size={settings.batch_size} must be left out beside data.token_budget, "
+                "which says how large a batch is"
+            )
+        return cls(data=data, batch_size=batch_size, **counts)
+
+    def resized(self, *, ranks: int | None = None, batch_size: int | None = None) -> RunConfig:
+        """Return the same run on other ranks, or in other batches."""
+        return replace(
+            self,
+            ranks=self.ranks if ranks is None else ranks,
+            batch_size=self.batch_size if batch_size is None else batch_size,
+        )
+
+    @property
+    def kind(self) -> str:
+        """The kind of data: the key of the config that says it."""
+        return self.data.kind
+
+    @property
+    def plan(self) -> Plan:
+        """Which sample comes when."""
+        return self.data.plan
+
+    def plan_for(self, cursor: Cursor) -> Plan:
+        """Return the plan that a cursor is compared with: a feed's are bound to the data too."""
+        if self.store is not None and cursor.fields.get("kind") == "data":
+            return DataPlan(plan=self.plan, store=self.store)
+        return self.plan
+
+    @property
+    def tail(self) -> str:
+        """What happens to the tail."""
+        plan = self.plan
+        assert isinstance(plan, SamplePlan | BucketPlan | WindowPlan)
+        return plan.tail
+
+    @property
+    def mixture(self) -> Mixture | None:
+        """The mixture, where the data is one."""
+        order = self.plan.order if isinstance(self.plan, SamplePlan) else None
+        return order if isinstance(order, Mixture) else None
+
+    @property
+    def chunks(self) -> Chunking | None:
+        """How the data is cut into chunks, where it is."""
+        return self.plan.chunks if isinstance(self.plan, WindowPlan) else None
+
+    @property
+    def sources(self) -> tuple[SourceInfo, ...]:
+        """The parts of the data that have names."""
+        return self.data.sources
+
+    @property
+    def store(self) -> FolderStore | None:
+        """The folder, where there is one."""
+        return self.data.store
+
+    @property
+    def bytes_per_sample(self) -> int | None:
+        """The bytes of one sample, where they are known."""
+        return self.data.bytes_per_sample
+
+    def source_of(self, index: int) -> tuple[SourceInfo, int]:
+        """Return the source that holds an index, and the index inside that source."""
+        # Empty sources share their first index with the next one; the last of these holds it.
+        number = bisect_right([source.first_index for source in self.sources], index) - 1
+        source = self.sources[number]
+        return source, index - source.first_index
+
+    def index_in(self, name: str, index: int) -> int:
+        """Return the index in all data of an index inside one source."""
+        found = [source for source in self.sources if source.name == name]
+        if not found:
+            listed = ", ".join(source.name for source in self.sources[:20])
+            raise InvalidValueError(f"source={name!r:.80} must be one of {listed}")
+        index = check_integer("index", index, 0, found[0].num_samples - 1)
+        return found[0].first_index + index
+
+
+def _load_yaml(path: Path) -> Any:
+    try:
+        import yaml
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError(
+            "run configs need PyYAML, which is not installed; install feedline[cli]", name="yaml"
+        ) from None
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise InvalidValueError(f"{path}: must be a file; give a run config in YAML")
+        if status.st_size > _MAX_BYTES:
+            raise InvalidValueError(
+                f"{path}: has {status.st_size} bytes but must have at most {_MAX_BYTES}; this is "
+                "no run config"
+            )
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise InvalidValueError(
+            f"{path}: there is no such file; give a run config in YAML"
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidValueError(f"{path}: cannot be read ({error!s:.200})") from None
+    try:
+        return yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
+        reason = " ".join(str(error).split())
+        raise InvalidValueError(f"{path}: is not YAML ({reason:.300})") from None

@@ -1,0 +1,168 @@
+"""The keys of a config: each is checked, and errors name it by its path."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from feedline.errors import (
+    InvalidValueError,
+    as_float,
+    check_choice,
+    check_integer,
+    check_positive,
+)
+
+__all__ = ["Keys", "named"]
+
+_INTEGER_REMEDY = "write it in full, such as 1_000_000"
+
+
+@dataclass(frozen=True)
+class Keys:
+    """One mapping of a config, the path at which it stands, and the keys that it may have.
+
+    Examples:
+        >>> keys = Keys("data", {"sampels": 5}, ("samples", "folder"))
+        Traceback (most recent call last):
+            ...
+        feedline.errors.InvalidValueError: data.sampels is no key; did you mean data.samples?
+    """
+
+    path: str
+    values: Mapping[str, Any]
+    known: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.values, Mapping):
+            raise InvalidValueError(
+                f"{self.path or 'the config'} must be a mapping with the keys "
+                f"{', '.join(self.known)}, not {_kind_of(self.values)}"
+            )
+        for key in self.values:
+            if key not in self.known:
+                raise InvalidValueError(f"{self.at(key)} is no key; {self._hint(key)}")
+
+    def _hint(self, key: Any) -> str:
+        near = difflib.get_close_matches(str(key)[:80], self.known, n=1, cutoff=0.5)
+        if near:
+            return f"did you mean {self.at(near[0])}?"
+        return f"the keys here are {', '.join(self.known)}"
+
+    def at(self, key: Any) -> str:
+        """Return the path of a key."""
+        # One line, whatever the key: YAML takes texts of several lines, dates and lists.
+        name = f"{key:.80}" if isinstance(key, str) and key.isprintable() else f"{key!r:.80}"
+        return f"{self.path}.{name}" if self.path else name
+
+    def __contains__(self, key: str) -> bool:
+        return key in self.values
+
+    def needed(self, key: str) -> Any:
+        """Return the value of a key that must be there."""
+        if self.values.get(key) is None:
+            raise InvalidValueError(f"{self.at(key)} is missing; add it to the config")
+        return self.values[key]
+
+    def integer(
+        self, key: str, low: int, default: int | None = None, high: int | None = None
+    ) -> int:
+        """Return an integer in `[low, high]`; without a default the key must be there."""
+        value = self._scalar(key, default)
+        return check_integer(self.at(key), value, low, high, remedy=_remedy_for(value))
+
+    def optional_integer(self, key: str, low: int) -> int | None:
+        """Return an integer of at least `low`, or None where the key is not there."""
+        return None if self.values.get(key) is None else self.integer(key, low)
+
+    def weight(self, key: str, default: float) -> float:
+        """Return a number of at least 0."""
+        return _check_weight(self.at(key), self._scalar(key, default))
+
+    def weights(self, key: str) -> list[float]:
+        """Return a list of numbers of at least 0."""
+        listed = enumerate(self.entries(key))
+        return [_check_weight(f"{self.at(key)}[{number}]", value) for number, value in listed]
+
+    def positive(self, key: str, default: float) -> float:
+        """Return a number above 0."""
+        return check_positive(self.at(key), self._scalar(key, default))
+
+    def flag(self, key: str, default: bool) -> bool:
+        """Return true or false."""
+        value = self._scalar(key, default)
+        if not isinstance(value, bool):
+            raise InvalidValueError(f"{self.at(key)}={value!r:.80} must be true or false")
+        return value
+
+    def choice(self, key: str, choices: tuple[str, ...], default: str) -> str:
+        """Return one of `choices`."""
+        return check_choice(self.at(key), self._scalar(key, default), choices)
+
+    def text(self, key: str, default: str | None = None) -> str:
+        """Return a text that is not empty."""
+        value = self._scalar(key, default)
+        if not isinstance(value, str) or not value:
+            raise InvalidValueError(f"{self.at(key)}={value!r:.80} must be a text, not empty")
+        return value
+
+    def entries(self, key: str) -> list[Any]:
+        """Return a list that is not empty."""
+        value = self.needed(key)
+        if not isinstance(value, list) or not value:
+            raise InvalidValueError(
+                f"{self.at(key)} must be a list, not empty, and not {_kind_of(value)}"
+            )
+        return value
+
+    def sections(self, key: str, known: tuple[str, ...]) -> list[Keys]:
+        """Return the mappings of a list."""
+        return [
+            Keys(f"{self.at(key)}[{number}]", value, known)
+            for number, value in enumerate(self.entries(key))
+        ]
+
+    def _scalar(self, key: str, default: Any) -> Any:
+        value = self.values.get(key)
+        if value is None:
+            value = self.needed(key) if default is None else default
+        # Never shown in full: a few aliases in YAML can make it longer than memory.
+        if isinstance(value, Mapping | list | set | tuple):
+            raise InvalidValueError(f"{self.at(key)} must be one value, not {_kind_of(value)}")
+        return value
+
+
+@contextmanager
+def named(path: str) -> Iterator[None]:
+    """Put the path of a key before what the plan objects to."""
+    try:
+        yield
+    except InvalidValueError as error:
+        raise InvalidValueError(f"{path}: {error}") from None
+
+
+def _check_weight(name: str, value: Any) -> float:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    number = as_float(value) if is_number else math.nan
+    if not 0 <= number < math.inf:
+        raise InvalidValueError(f"{name}={_kind_of(value)} must be a number of at least 0")
+    return number
+
+
+def _remedy_for(value: Any) -> str:
+    # YAML reads 1e12 as text and 1.0e+12 as a number with a point.
+    return _INTEGER_REMEDY if isinstance(value, str | float) else ""
+
+
+def _kind_of(value: Any) -> str:
+    if value is None:
+        return "nothing"
+    if isinstance(value, Mapping):
+        return "a mapping"
+    if isinstance(value, list):
+        return "a list" if value else "an empty list"
+    return f"{value!r:.80}"

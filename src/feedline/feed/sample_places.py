@@ -1,0 +1,207 @@
+"""Which samples a step consumes, and when a sample is consumed, without running anything."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from feedline.errors import InvalidValueError, check_integer
+from feedline.feed.run_config import RunConfig
+from feedline.feed.run_steps import find_step
+from feedline.plan import BucketPlan, Cursor, PastSegment, Replay, SamplePlan
+
+__all__ = [
+    "PlacedSample",
+    "StepOfRank",
+    "TimeOfSample",
+    "place_of",
+    "samples_of_step",
+    "times_of_sample",
+]
+
+_MOST_EPOCHS = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlacedSample:
+    """One sample of a step: which it is, where it comes from, and where it goes."""
+
+    batch: int
+    slot: int
+    index: int
+    is_real: bool
+    source: str
+    source_index: int
+    bucket: str | None = None
+    chunk: int | None = None
+    row: int | None = None
+    file: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepOfRank:
+    """What one rank consumes in one step; `step` and batches count from the epoch's start."""
+
+    epoch: int
+    step: int
+    rank: int
+    ranks: int
+    num_steps: int
+    samples: tuple[PlacedSample, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimeOfSample:
+    """One time that a sample is consumed; `step` and `batch` count from the epoch's start."""
+
+    epoch: int
+    step: int
+    batch: int
+    rank: int
+    ranks: int
+    slot: int
+    is_real: bool
+
+
+def samples_of_step(
+    config: RunConfig,
+    *,
+    step: int,
+    rank: int,
+    epoch: int | None = None,
+    cursor: Cursor | None = None,
+) -> StepOfRank:
+    """Return what `rank` consumes in a step, which is `grad_acc_steps` batches.
+
+    With `epoch`, or with the epoch of `cursor`, steps count from the start of the epoch, otherwise
+    from the start of the run. A cursor brings the resizes of its epoch along.
+
+    Examples:
+        >>> config = RunConfig.from_dict({"batch_size": 2, "data": {"samples": 100}, "epochs": 2})
+        >>> here = samples_of_step(config, step=60, rank=0)
+        >>> here.epoch, here.step, len(here.samples)
+        (1, 10, 2)
+    """
+    if cursor is not None:
+        epoch = cursor.epoch
+    if epoch is None:
+        epoch, step = find_step(config, step)
+    replay = _replay(config, epoch, cursor)
+    num_steps = -(-replay.num_batches // config.grad_acc_steps)
+    step = check_integer(
+        "step", step, 0, num_steps - 1, remedy=f"epoch {epoch} has {num_steps} steps"
+    )
+    first = step * config.grad_acc_steps
+    numbers = range(first, min(first + config.grad_acc_steps, replay.num_batches))
+    ranks = replay.world_size_at(first)
+    rank = check_integer("rank", rank, 0, ranks - 1, remedy=f"step {step} has {ranks} ranks")
+    samples = [sample for number in numbers for sample in _batch(config, replay, rank, number)]
+    return StepOfRank(
+        epoch=epoch,
+        step=step,
+        rank=rank,
+        ranks=ranks,
+        num_steps=num_steps,
+        samples=tuple(samples),
+    )
+
+
+def times_of_sample(
+    config: RunConfig, *, index: int, epoch: int | None = None, cursor: Cursor | None = None
+) -> list[TimeOfSample]:
+    """Return every time that a sample is consumed, in one epoch or in all of the run.
+
+    Examples:
+        >>> config = RunConfig.from_dict({"batch_size": 2, "data": {"samples": 100}, "epochs": 2})
+        >>> [time.epoch for time in times_of_sample(config, index=7)]
+        [0, 1]
+    """
+    if cursor is not None:
+        epoch = cursor.epoch
+    if epoch is None and config.epochs > _MOST_EPOCHS:
+        raise InvalidValueError(
+            f"epochs={config.epochs} must be at most {_MOST_EPOCHS} to look through all of them; "
+            "name one epoch"
+        )
+    found = []
+    for number in range(config.epochs) if epoch is None else [epoch]:
+        replay = _replay(config, number, cursor)
+        for consumed in replay.find(index):
+            time = TimeOfSample(
+                epoch=number,
+                step=consumed.batch // config.grad_acc_steps,
+                batch=consumed.batch,
+                rank=consumed.rank,
+                ranks=replay.world_size_at(consumed.batch),
+                slot=consumed.slot,
+                is_real=consumed.is_real,
+            )
+            found.append(time)
+    return found
+
+
+def _replay(config: RunConfig, epoch: int, cursor: Cursor | None) -> Replay:
+    ranks, batch_size = config.ranks, config.batch_size
+    if cursor is not None:
+        counted = replace(cursor, history=_in_batches(config, cursor.history))
+        plan = config.plan_for(counted)
+        return Replay.of(plan, counted, world_size=ranks, batch_size=batch_size)
+    # A fresh epoch without any batch is an error that says what to do.
+    config.plan.segment(epoch=epoch, world_size=ranks, batch_size=batch_size)
+    return Replay(plan=config.plan, epoch=epoch, world_size=ranks, batch_size=batch_size)
+
+
+def _in_batches(config: RunConfig, history: tuple[PastSegment, ...]) -> tuple[PastSegment, ...]:
+    """Return a history of single samples, as torch samplers count them, in the run's batches.
+
+    Ranks take every `world_size`-th position, so batches of any size give a rank the same samples.
+    """
+    size = config.batch_size
+    if not isinstance(config.plan, SamplePlan):
+        return history
+    return tuple(
+        PastSegment(past.world_size, size, past.num_batches // size)
+        if past.batch_size == 1 and past.num_batches % size == 0
+        else past
+        for past in history
+    )
+
+
+def _batch(config: RunConfig, replay: Replay, rank: int, number: int) -> list[PlacedSample]:
+    batch = replay.batch(rank=rank, number=number)
+    plan = config.plan
+    bucket = None
+    if isinstance(plan, BucketPlan) and batch.bucket is not None:
+        bucket = str(plan.buckets[batch.bucket].key)
+    entries = zip(batch.indices.tolist(), batch.is_real.tolist(), strict=True)
+    placed = []
+    for slot, (index, is_real) in enumerate(entries):
+        source, source_index = config.source_of(index)
+        chunk, row, file = place_of(config, index)
+        sample = PlacedSample(
+            batch=number,
+            slot=slot,
+            index=index,
+            is_real=is_real,
+            source=source.name,
+            source_index=source_index,
+            bucket=bucket,
+            chunk=chunk,
+            row=row,
+            file=file,
+        )
+        placed.append(sample)
+    return placed
+
+
+def place_of(config: RunConfig, index: int) -> tuple[int | None, int | None, str | None]:
+    """Return the chunk of a sample, its row in there and the file; None where there is none."""
+    if config.chunks is None:
+        return None, None, None
+    chunks, rows = config.chunks.rows_of(np.array([index], dtype=np.int64))
+    chunk, row = int(chunks[0]), int(rows[0])
+    if config.store is None:
+        return chunk, row, None
+    file, _, _ = config.store.describe_row(chunk, row).rpartition(", row ")
+    return chunk, row, file

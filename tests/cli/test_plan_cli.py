@@ -1,0 +1,172 @@
+"""`feedline plan`, as a user runs it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import click
+import numpy as np
+import pytest
+
+from cli_runs import CONFIGS, check_refused, invoke, run, run_json, write_config
+from feedline.cli.commands import feedline as commands
+from feedline.feed.dry_run import dry_run
+from feedline.feed.plan_report import report_plan
+from feedline.feed.run_config import RunConfig
+from feedline.store import pack
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_the_plan_is_that_of_the_library(tmp_path: Path, kind: str) -> None:
+    path = write_config(tmp_path / "run.yaml", CONFIGS[kind])
+    found = run_json("plan", path, "--resize", "4,3,5", "--epoch", 1)
+    config = RunConfig.from_dict(CONFIGS[kind])
+    segment = config.plan.segment(world_size=config.ranks, batch_size=config.batch_size, epoch=1)
+    assert found["num_batches"] == segment.num_batches
+    assert (found["num_dropped"], found["num_padded"]) == (segment.num_dropped, segment.num_padded)
+    expected = {
+        "config": str(path),
+        **dataclasses.asdict(report_plan(config, 1)),
+        "dry_run": dataclasses.asdict(dry_run(config, [4, 3, 5], 1)),
+    }
+    assert found == json.loads(json.dumps(expected))
+    done = run("plan", path, "--resize", "4,3,5")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "equal on all ranks" in done.stdout
+    assert "0 repeated, 0 missing" in done.stdout
+
+
+def test_sizes_can_be_others_than_in_the_config(tmp_path: Path) -> None:
+    path = write_config(tmp_path / "run.yaml", CONFIGS["samples"])
+    found = run_json("plan", path, "--ranks", 10, "--batch-size", 2)
+    assert (found["ranks"], found["batch_size"], found["num_batches"]) == (10, 2, 50)
+
+
+def test_a_trillion_samples_on_16384_ranks(tmp_path: Path) -> None:
+    given = {"ranks": 16384, "batch_size": 32, "tail": "even", "data": {"samples": 10**12}}
+    path = write_config(tmp_path / "run.yaml", given)
+    found = run_json("plan", path, "--resize", "16384,16000,7")
+    assert found["num_batches"] == -(-(10**12) // (16384 * 32))
+    assert found["dry_run"]["coverage"]["num_consumed"] == 10**12
+    assert found["dry_run"]["naive"]["num_repeated"] > 0
+
+
+def test_a_hang_of_naive_sharding_is_told(tmp_path: Path) -> None:
+    given = {"ranks": 8, "batch_size": 4, "tail": "even", "data": {"samples": 65}}
+    path = write_config(tmp_path / "run.yaml", given)
+    assert "it HANGS: 2 batches on some ranks and 3 on others" in run("plan", path).stdout
+
+
+def test_a_folder_is_planned_from_what_is_recorded_of_it(tmp_path: Path) -> None:
+    pack({"x": np.arange(500, dtype=np.int32)}, tmp_path / "data", chunk_samples=50)
+    for file in tmp_path.glob("data/*.safetensors"):
+        file.unlink()
+    given = {"ranks": 2, "batch_size": 5, "data": {"folder": "data", "preload": 2}}
+    found = run_json("plan", write_config(tmp_path / "run.yaml", given))
+    assert (found["num_chunks"], found["preload"], found["num_batches"]) == (10, 2, 50)
+    assert found["cost"]["epoch_bytes"] == 2000
+    assert found["reads"]["total"] >= 10
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["none.yaml"], "none.yaml: there is no such file"),
+        (["wrong.yaml"], "data.sampels is no key; did you mean data.samples?"),
+        (["broken.yaml"], "broken.yaml: is not YAML"),
+        (["lost.yaml"], "metadata.json: there is no such file"),
+        (["."], ".: must be a file"),
+        (["run.yaml", "--ranks", "0"], "ranks=0 must be in [1, "),
+        (["run.yaml", "--batch-size", "0"], "batch_size=0"),
+        (["run.yaml", "--batch-size", "9999"], "num_batches=0 must be at least 1"),
+        (["run.yaml", "--epoch", "-1"], "epoch=-1"),
+        (["run.yaml", "--resize", "4,x"], "--resize='4,x' must be numbers of ranks"),
+        (["run.yaml", "--resize", "4,0"], "ranks=0"),
+        (["run.yaml", "--resize", "4"], "at least two world sizes"),
+    ],
+)
+def test_bad_input_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], text: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_config(tmp_path / "run.yaml", CONFIGS["samples"])
+    write_config(tmp_path / "wrong.yaml", {"batch_size": 1, "data": {"sampels": 1}})
+    write_config(tmp_path / "lost.yaml", {"batch_size": 1, "data": {"folder": "nowhere"}})
+    (tmp_path / "broken.yaml").write_text("a: [\n")
+    check_refused(invoke("plan", *arguments), text)
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ("plan none.yaml", "none.yaml: there is no such file"),
+        ("plan wrong.yaml", "data.sampels is no key"),
+        ("plan run.yaml --ranks 0", "ranks=0"),
+        ("where none.yaml --step 1", "none.yaml: there is no such file"),
+        ("where wrong.yaml --index 1", "data.sampels is no key"),
+        ("where run.yaml --step 1 --ranks 0", "ranks=0"),
+        ("quality wrong.yaml", "data.sampels is no key"),
+        ("inspect none.json", "none.json: there is no such file"),
+        ("inspect bad.json", "is neither JSON nor a file of torch.save"),
+    ],
+)
+def test_bad_input_has_no_trace(tmp_path: Path, line: str, text: str) -> None:
+    write_config(tmp_path / "run.yaml", CONFIGS["samples"])
+    write_config(tmp_path / "wrong.yaml", {"batch_size": 1, "data": {"sampels": 1}})
+    (tmp_path / "bad.json").write_bytes(b"\x80\x02}.")
+    check_refused(run(*line.split(), cwd=tmp_path), text)
+
+
+def test_a_missing_yaml_is_named_with_its_extra(tmp_path: Path) -> None:
+    path = write_config(tmp_path / "run.yaml", CONFIGS["samples"])
+    code = "import sys; sys.modules['yaml'] = None; from feedline.cli import main; main()"
+    command = [sys.executable, "-c", code, "plan", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    check_refused(done, "install feedline[cli]")
+
+
+@pytest.mark.parametrize("command", ["plan", "where", "quality", "inspect"])
+def test_help_has_examples(command: str) -> None:
+    done = run(command, "--help")
+    assert done.returncode == 0
+    assert f"Examples:\n    feedline {command} " in done.stdout
+    assert "--json" in done.stdout
+
+
+def test_help_lists_what_each_command_says_of_itself() -> None:
+    context = click.Context(commands)
+    shown = " ".join(run("--help").stdout.split())
+    for name in commands.list_commands(context):
+        command = commands.get_command(context, name)
+        assert command is not None
+        if name in ("inspect", "plan", "quality", "where"):
+            assert f" {name} {command.help.splitlines()[0]}" in shown
+
+
+def test_help_imports_nothing_heavy(tmp_path: Path) -> None:
+    code = (
+        "import sys; sys.argv = ['feedline', '--help']; from feedline.cli import main\n"
+        "try: main()\n"
+        "except SystemExit: print(*sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert "Usage: feedline" in done.stdout
+    assert not {"numpy", "yaml", "rich", "torch", "feedline.feed"} & set(done.stdout.split())
+    assert os.listdir(tmp_path) == []
+
+
+def test_help_is_there_at_once() -> None:
+    fastest = min(_seconds_of_help() for _ in range(5))
+    assert fastest < 0.3
+
+
+def _seconds_of_help() -> float:
+    started = time.perf_counter()
+    assert run("--help").returncode == 0
+    return time.perf_counter() - started
