@@ -43,6 +43,7 @@ bench: $(BENCH) ## Run the benchmarks (installs their peers into .venv-bench)
 	$(VENV_BENCH)/bin/python benchmarks/samplers.py
 	$(VENV_BENCH)/bin/python benchmarks/folder.py
 	$(VENV_BENCH)/bin/python benchmarks/steps.py
+	$(VENV_BENCH)/bin/python benchmarks/cli.py
 	@$(PYTHON) scripts/test_annbatch.py --collect-only --quiet >/dev/null && \
 		test -x .venv-annbatch/bin/python && \
 		PYTHONPATH=src .venv-annbatch/bin/python benchmarks/chunks.py \
