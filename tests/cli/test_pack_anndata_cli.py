@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -122,7 +121,11 @@ def test_an_interrupted_command_says_that_nothing_was_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = write(make_anndata(10), tmp_path / "a")
-    monkeypatch.setattr(AnnDataWriter, "append", lambda *_: os.kill(os.getpid(), signal.SIGINT))
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(AnnDataWriter, "append", interrupted)
     monkeypatch.setattr(AnnDataWriter, "finish", lambda *_: pytest.fail("went on"))
     done = CliRunner().invoke(commands, ["pack", str(source), str(tmp_path / "out")])
     assert done.exit_code == 130

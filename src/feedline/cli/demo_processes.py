@@ -63,6 +63,10 @@ class Job:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(group, signal.SIGKILL)
         self.process.wait()
+        # A killed process needs a moment to be gone.
+        end = time.monotonic() + _TIMEOUT
+        while time.monotonic() < end and set(pids) & {pid for pid, _ in _parents()}:
+            time.sleep(0.02)
         return len(pids)
 
     def _failed(self, what: str) -> FeedlineError:
@@ -110,17 +114,18 @@ def _descendants(pid: int) -> list[int]:
 
 
 def _parents() -> list[tuple[int, int]]:
-    """Return all processes, each with the one that started it."""
+    """Return all processes that have not ended, each with the one that started it."""
     if not Path("/proc/self/stat").exists():
         listed = subprocess.run(
-            ["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, check=True
+            ["ps", "-A", "-o", "pid=,ppid=,stat="], capture_output=True, text=True, check=True
         )
-        pairs = (line.split() for line in listed.stdout.splitlines())
-        return [(int(pid), int(parent)) for pid, parent in pairs]
+        rows = (line.split() for line in listed.stdout.splitlines())
+        return [(int(pid), int(parent)) for pid, parent, state in rows if state[0] != "Z"]
     found = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         # A process may have ended meanwhile.
         with suppress(OSError):
             fields = path.read_text(errors="replace").rpartition(")")[2].split()
-            found.append((int(path.parent.name), int(fields[1])))
+            if fields[0] != "Z":
+                found.append((int(path.parent.name), int(fields[1])))
     return found
