@@ -34,8 +34,9 @@ class TorchPeers:
         # Collectives of NCCL take what is on the device only.
         device = "cuda" if dist.get_backend(process_group) == "nccl" else "cpu"
         self._told = torch.zeros(1, dtype=torch.int64, device=device)
-        self._options: Any = AllreduceOptions()
-        self._options.reduceOp = dist.ReduceOp.MAX
+        self._options = AllreduceOptions()
+        largest: Any = dist.ReduceOp.MAX
+        self._options.reduceOp = largest
 
     def maximum(self, value: int) -> int:
         """Return the largest value of all processes."""
