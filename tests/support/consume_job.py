@@ -1,7 +1,8 @@
 """A training loop without a model: each rank writes down the ids it receives, step by step.
 
 Arguments: one JSON object with `kind`, `folder`, `run`, `batch_size`, `num_workers`, `load` (a
-checkpoint or null), `stop_after` (steps or null) and `every` (steps between checkpoints).
+checkpoint or null), `stop_after` (steps or null), `every` (steps between checkpoints) and `pause`
+(seconds of a step).
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def main(job: dict[str, Any]) -> None:
                     os.replace(checkpoint.with_suffix(".tmp"), checkpoint)
             if step == job["stop_after"]:
                 break
-            time.sleep(0.01)
+            time.sleep(job.get("pause", 0.01))
     dist.barrier()
     dist.destroy_process_group()
 

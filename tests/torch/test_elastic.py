@@ -43,7 +43,7 @@ def test_killed_resized_stopped_and_ended_runs_account_for_every_sample(
     kind: str, tmp_path: Path
 ) -> None:
     first = tmp_path / "first.json"
-    job = arguments(tmp_path, kind=kind, run="first", batch_size=4, num_workers=2)
+    job = arguments(tmp_path, kind=kind, run="first", batch_size=4, num_workers=2, pause=0.1)
     with torchrun("consume_job.py", 2, job) as run:
         wait_for(lambda: first.exists() and json.loads(first.read_text())["step"] >= 12, run)
         kill_job(run)

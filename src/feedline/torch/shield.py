@@ -62,7 +62,8 @@ def _watch(parent: int, signals: tuple[int, ...]) -> None:
     while True:
         found = signal.sigwaitinfo(signals)
         if found.si_signo == signal.SIGTERM and found.si_pid == parent:
-            os._exit(1)
+            # As torch does: a failure would be raised in the parent.
+            os._exit(0)
 
 
 @dataclass(frozen=True)
