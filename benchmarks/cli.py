@@ -31,7 +31,7 @@ def run(*arguments: str) -> None:
 
 def record_seconds(folder: str) -> float:
     """Return the seconds of a record of 32 samples in a log."""
-    from feedline.feed import ConsumptionLog
+    from feedline.runs import ConsumptionLog
 
     ids, num_records = np.arange(32), 5000
     with ConsumptionLog(f"{folder}/log", rank=0, world_size=1) as log:

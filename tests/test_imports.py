@@ -16,11 +16,12 @@ import pytest
 PACKAGE = "feedline"
 SOURCE = Path(__file__).resolve().parent.parent / "src" / PACKAGE
 
-# {errors, lazy} ← {plan, store, steps} ← {feed, chunks} ← {torch, jax, report} ← cli ← __main__
+# {errors, lazy} ← {plan, store, steps} ← {feed, chunks} ← runs ← {torch, jax, report} ← cli
 LAYERS = (
     ("errors", "lazy"),
     ("plan", "store", "steps"),
     ("feed", "chunks"),
+    ("runs",),
     ("torch", "jax", "report"),
     ("cli",),
     ("__main__",),
@@ -43,7 +44,7 @@ FRAMEWORK_FREE = {ROOT, "errors", "lazy", "plan", "store", "steps", "chunks"}
 ON_DEMAND = {
     "store": {"h5py", "pyarrow", "scipy", "zarr"},
     "chunks": {"torch", "jax"},
-    "feed": {"yaml"},
+    "runs": {"yaml"},
 }
 
 # Rooms that may import nothing outside of Feedline but the standard library and these.
@@ -161,6 +162,7 @@ def write(source: Path, name: str, code: str) -> None:
         pytest.param("steps/a.py", "from feedline.feed import x", id="steps-feed"),
         pytest.param("chunks/a.py", "from anndata import AnnData", id="chunks-anndata"),
         pytest.param("chunks/a.py", "from feedline.feed import x", id="chunks-feed"),
+        pytest.param("feed/a.py", "from feedline.runs import x", id="feed-runs"),
         pytest.param("feed/a.py", "from ..torch import x", id="feed-torch-room"),
         pytest.param("torch/a.py", "import feedline.jax", id="torch-jax-room"),
         pytest.param("report/a.py", "from feedline import cli", id="report-cli"),
@@ -239,7 +241,14 @@ def frameworks_imported_by(statement: str, stand_ins: Path, *path: Path) -> set[
 
 @pytest.mark.parametrize(
     "module",
-    ["feedline", "feedline.errors", "feedline.plan", "feedline.store", "feedline.feed"],
+    [
+        "feedline",
+        "feedline.errors",
+        "feedline.plan",
+        "feedline.store",
+        "feedline.feed",
+        "feedline.runs",
+    ],
 )
 def test_importing_feedline_imports_no_framework(tmp_path: Path, module: str) -> None:
     assert frameworks_imported_by(f"import {module}", tmp_path) == set()
@@ -287,7 +296,7 @@ def documented_constants(directory: Path) -> set[str]:
     return names
 
 
-@pytest.mark.parametrize("room", ["plan", "store", "feed"])
+@pytest.mark.parametrize("room", ["plan", "store", "feed", "runs"])
 def test_every_public_name_of_a_room_exists_and_has_a_docstring(room: str) -> None:
     module = importlib.import_module(f"feedline.{room}")
     assert module.__all__

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from feedline.cli.commands import feedline as commands
-from feedline.feed import ConsumptionLog
+from feedline.runs import ConsumptionLog
 
 
 def run(*arguments: object) -> Result:

@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("torch")
 
 from feedline.errors import StoreError
-from feedline.feed import LoggedEvent, read_log
+from feedline.runs import LoggedEvent, read_log
 from processes import is_running
 
 COMMAND = [sys.executable, "-m", "feedline", "demo"]

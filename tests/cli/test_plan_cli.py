@@ -15,9 +15,9 @@ import pytest
 
 from cli_runs import CONFIGS, check_refused, invoke, run, run_json, write_config
 from feedline.cli.commands import feedline as commands
-from feedline.feed.dry_run import dry_run
-from feedline.feed.plan_report import report_plan
-from feedline.feed.run_config import RunConfig
+from feedline.runs.dry_run import dry_run
+from feedline.runs.plan_report import report_plan
+from feedline.runs.run_config import RunConfig
 from feedline.store import pack
 
 

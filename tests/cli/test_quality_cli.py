@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from cli_runs import CONFIGS, check_refused, run, run_json, write_config
-from feedline.feed.run_config import RunConfig
-from feedline.feed.shuffle_quality import measure_quality
+from feedline.runs.run_config import RunConfig
+from feedline.runs.shuffle_quality import measure_quality
 
 
 def test_a_good_shuffle_passes(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from cli_runs import CONFIGS, check_refused, invoke, run, run_json, write_config
-from feedline.feed.run_config import RunConfig
 from feedline.plan import Replay
+from feedline.runs.run_config import RunConfig
 from feedline.store import FolderStore, pack
 
 

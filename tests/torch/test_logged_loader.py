@@ -12,17 +12,16 @@ pytest.importorskip("torch")
 
 from feedline.chunks import RandomSampler
 from feedline.errors import InvalidValueError
-from feedline.feed import (
-    ChunkLoader,
+from feedline.feed import ChunkLoader, Feed
+from feedline.plan import SamplePlan, Shuffled
+from feedline.runs import (
     ConsumptionLog,
-    Feed,
     LoggedBatch,
     LoggedEvent,
     LoggedLoader,
     audit_logs,
     read_log,
 )
-from feedline.plan import SamplePlan, Shuffled
 from feedline.store import FolderStore, MemoryMatrix, pack
 from feedline.torch import (
     BucketBatchSampler,

@@ -10,8 +10,8 @@ import click
 
 from feedline.cli.audit_table import describe, make_console, print_result
 from feedline.errors import StoreError
-from feedline.feed.audit import audit_logs
-from feedline.feed.audit_result import AuditResult
+from feedline.runs.audit import audit_logs
+from feedline.runs.audit_result import AuditResult
 
 __all__ = ["audit"]
 
@@ -26,7 +26,7 @@ __all__ = ["audit"]
 def audit(logs: tuple[Path, ...], samples: int | None, complete: bool, as_json: bool) -> None:
     """Check that every sample was received exactly once in every epoch.
 
-    LOGS are those that all ranks of all runs of one training wrote (feedline.feed.LoggedLoader), or
+    LOGS are those that all ranks of all runs of one training wrote (feedline.runs.LoggedLoader), or
     folders of them. A run counts up to the checkpoint that the next one loaded.
 
     The exit code is 1 if samples were lost or repeated, or ranks parted, and 2 if a log cannot be

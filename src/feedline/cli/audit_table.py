@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from feedline.feed.audit_result import AuditResult, EpochAudit, RunAudit, SourceAudit
+from feedline.runs.audit_result import AuditResult, EpochAudit, RunAudit, SourceAudit
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -23,7 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from feedline.cli.demo_data import SOURCES, PackedSource
 from feedline.errors import DesyncError
-from feedline.feed import ConsumptionLog, LoggedLoader
+from feedline.runs import ConsumptionLog, LoggedLoader
 from feedline.torch import DataLoader, MixtureDataset, MixtureSampler, StepScheduler
 
 __all__ = ["main"]

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from feedline.cli.demo_data import SOURCES, pack_sources
 from feedline.cli.demo_processes import Job, launched
 from feedline.errors import FeedlineError, MissingDataError
-from feedline.feed import LoggedBatch, LoggedEvent, read_log
-from feedline.feed.audit import audit_logs
-from feedline.feed.audit_result import AuditResult
+from feedline.runs import LoggedBatch, LoggedEvent, read_log
+from feedline.runs.audit import audit_logs
+from feedline.runs.audit_result import AuditResult
 
 if TYPE_CHECKING:
     from rich.console import Console

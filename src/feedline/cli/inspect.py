@@ -14,7 +14,7 @@ from feedline.cli.printing import bad_input_is_usage, print_json, print_table
 from feedline.errors import InvalidValueError
 
 if TYPE_CHECKING:
-    from feedline.feed.inspection import Fit
+    from feedline.runs.inspection import Fit
 
 __all__ = ["inspect"]
 
@@ -43,8 +43,8 @@ def inspect(path: Path, against: Path | None, as_json: bool) -> None:
       feedline inspect step-1000.pt --against run.yaml
       feedline inspect packed --json
     """
-    from feedline.feed.inspection import compare, inspect_path
-    from feedline.feed.run_config import RunConfig
+    from feedline.runs.inspection import compare, inspect_path
+    from feedline.runs.run_config import RunConfig
 
     with bad_input_is_usage():
         found = inspect_path(path)

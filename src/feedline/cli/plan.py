@@ -12,9 +12,9 @@ from feedline.cli.printing import bad_input_is_usage, format_bytes, print_json, 
 from feedline.errors import InvalidValueError
 
 if TYPE_CHECKING:
-    from feedline.feed.chunk_reads import ChunkReads
-    from feedline.feed.dry_run import DryRun
-    from feedline.feed.plan_report import Naive, PlanReport
+    from feedline.runs.chunk_reads import ChunkReads
+    from feedline.runs.dry_run import DryRun
+    from feedline.runs.plan_report import Naive, PlanReport
 
 __all__ = ["plan"]
 
@@ -49,9 +49,9 @@ def plan(
       feedline plan run.yaml --ranks 16384 --json
       feedline plan run.yaml --resize 512,480,64
     """
-    from feedline.feed.dry_run import dry_run
-    from feedline.feed.plan_report import report_plan
-    from feedline.feed.run_config import RunConfig
+    from feedline.runs.dry_run import dry_run
+    from feedline.runs.plan_report import report_plan
+    from feedline.runs.run_config import RunConfig
 
     sizes = None if resize is None else _parse_sizes(resize)
     with bad_input_is_usage():

@@ -30,8 +30,8 @@ def quality(config: Path, epoch: int, strict: bool, as_json: bool) -> None:
       feedline quality run.yaml
       feedline quality run.yaml --epoch 3 --strict --json
     """
-    from feedline.feed.run_config import RunConfig
-    from feedline.feed.shuffle_quality import measure_quality
+    from feedline.runs.run_config import RunConfig
+    from feedline.runs.shuffle_quality import measure_quality
 
     with bad_input_is_usage():
         run = RunConfig.load(config)

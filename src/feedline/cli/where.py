@@ -12,9 +12,9 @@ from feedline.cli.printing import bad_input_is_usage, print_json, print_table
 from feedline.errors import InvalidValueError
 
 if TYPE_CHECKING:
-    from feedline.feed.run_config import RunConfig
-    from feedline.feed.sample_places import StepOfRank, TimeOfSample
     from feedline.plan import Cursor
+    from feedline.runs.run_config import RunConfig
+    from feedline.runs.sample_places import StepOfRank, TimeOfSample
 
 __all__ = ["where"]
 
@@ -71,9 +71,9 @@ def where(
     if epoch is not None and checkpoint is not None:
         raise InvalidValueError("--checkpoint says which epoch it is; leave out --epoch")
 
-    from feedline.feed.checkpoint_reading import read_checkpoint
-    from feedline.feed.run_config import RunConfig
-    from feedline.feed.sample_places import samples_of_step, times_of_sample
+    from feedline.runs.checkpoint_reading import read_checkpoint
+    from feedline.runs.run_config import RunConfig
+    from feedline.runs.sample_places import samples_of_step, times_of_sample
 
     with bad_input_is_usage():
         run = RunConfig.load(config).resized(ranks=ranks, batch_size=batch_size)
@@ -113,7 +113,7 @@ def _show_step(found: StepOfRank, as_json: bool) -> None:
 
 
 def _show_times(run: RunConfig, index: int, times: list[TimeOfSample], as_json: bool) -> None:
-    from feedline.feed.sample_places import place_of
+    from feedline.runs.sample_places import place_of
 
     source, inside = run.source_of(index)
     chunk, row, file = place_of(run, index)

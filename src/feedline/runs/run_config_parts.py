@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from feedline.errors import InvalidValueError
-from feedline.feed.run_config_keys import Keys
 from feedline.plan import Plan
 from feedline.plan.permutation import MAX_SIZE
 from feedline.plan.seeds import Seed
+from feedline.runs.run_config_keys import Keys
 from feedline.store import FolderStore
 
 __all__ = ["PlannedData", "Settings", "SourceInfo", "path_of", "sources_of"]

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from feedline.feed.chunk_reads import ChunkReads, count_reads, estimate_reads
-from feedline.feed.mixture_counts import draws_of_sources
-from feedline.feed.naive_sharding import NaiveSharding
-from feedline.feed.run_config import RunConfig
-from feedline.feed.run_steps import num_steps_of_run, segment_of
 from feedline.plan import BucketPlan, PastSegment, Segment, Share, UnequalChunks, WindowPlan
+from feedline.runs.chunk_reads import ChunkReads, count_reads, estimate_reads
+from feedline.runs.mixture_counts import draws_of_sources
+from feedline.runs.naive_sharding import NaiveSharding
+from feedline.runs.run_config import RunConfig
+from feedline.runs.run_steps import num_steps_of_run, segment_of
 
 __all__ = [
     "BucketLine",

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 from numpy.typing import ArrayLike
 
 from feedline.errors import DamagedDataError, InvalidValueError, StoreError, check_integer
-from feedline.feed.log_entries import LogEntry, decode, encode_batch, encode_event
-from feedline.feed.log_frames import (
+from feedline.runs.log_entries import LogEntry, decode, encode_batch, encode_event
+from feedline.runs.log_frames import (
     MAX_CONTENT,
     framed,
     header_line,
@@ -25,7 +25,7 @@ __all__ = ["ConsumptionLog", "LogFile", "LogHeader", "iter_log", "read_log", "re
 
 
 class LogHeader(NamedTuple):
-    """Whose log it is; `info` is what `feedline.feed.audit` should know about the data."""
+    """Whose log it is; `info` is what `feedline.runs.audit` should know about the data."""
 
     rank: int
     world_size: int

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.errors import InvalidValueError, MissingDataError
-from feedline.feed.audit_counts import (
+from feedline.plan import Plan
+from feedline.runs.audit_counts import (
     Counts,
     Data,
     count_epoch,
@@ -18,10 +19,9 @@ from feedline.feed.audit_counts import (
     num_dropped,
     planned_counts,
 )
-from feedline.feed.audit_result import AuditResult, EpochAudit, RunAudit, SourceAudit
-from feedline.feed.audit_runs import Run, runs_of
-from feedline.feed.log_frames import is_log
-from feedline.plan import Plan
+from feedline.runs.audit_result import AuditResult, EpochAudit, RunAudit, SourceAudit
+from feedline.runs.audit_runs import Run, runs_of
+from feedline.runs.log_frames import is_log
 
 __all__ = ["audit_logs", "find_logs"]
 
@@ -47,7 +47,7 @@ def audit_logs(
 
     Examples:
         >>> import tempfile
-        >>> from feedline.feed import ConsumptionLog
+        >>> from feedline.runs import ConsumptionLog
         >>> folder = tempfile.TemporaryDirectory()
         >>> for rank, ids in enumerate([[3, 0], [1, 1]]):
         ...     path = f"{folder.name}/rank{rank}.log"

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.errors import InvalidValueError, check_integer
-from feedline.feed.audit_runs import Run
 from feedline.plan import PastSegment, Plan, Replay
+from feedline.runs.audit_runs import Run
 
 __all__ = [
     "Counts",

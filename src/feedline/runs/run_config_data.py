@@ -8,15 +8,6 @@ from typing import Any
 
 from feedline.errors import InvalidValueError
 from feedline.feed.gathering import chunking_of
-from feedline.feed.run_config_buckets import read_buckets, read_lengths
-from feedline.feed.run_config_keys import Keys, named
-from feedline.feed.run_config_parts import (
-    PlannedData,
-    Settings,
-    SourceInfo,
-    path_of,
-    sources_of,
-)
 from feedline.plan import (
     EqualChunks,
     Mixture,
@@ -28,6 +19,15 @@ from feedline.plan import (
     WindowPlan,
 )
 from feedline.plan.permutation import MAX_SIZE
+from feedline.runs.run_config_buckets import read_buckets, read_lengths
+from feedline.runs.run_config_keys import Keys, named
+from feedline.runs.run_config_parts import (
+    PlannedData,
+    Settings,
+    SourceInfo,
+    path_of,
+    sources_of,
+)
 from feedline.store import FolderStore
 
 __all__ = ["DATA_KINDS", "read_data"]

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from cli_runs import CONFIGS
-from feedline.feed.run_config import RunConfig
-from feedline.feed.shuffle_quality import measure_quality
+from feedline.runs.run_config import RunConfig
+from feedline.runs.shuffle_quality import measure_quality
 
 
 def measures(given: dict[str, Any], epoch: int = 0) -> dict[str, Any]:

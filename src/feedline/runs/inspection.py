@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from feedline.errors import InvalidValueError, PlanMismatchError
-from feedline.feed.checkpoint_reading import Checkpoint, read_checkpoint
-from feedline.feed.run_config import RunConfig
 from feedline.plan import Cursor
+from feedline.runs.checkpoint_reading import Checkpoint, read_checkpoint
+from feedline.runs.run_config import RunConfig
 from feedline.store import FolderStore, open_anndata
 from feedline.store.manifest import MANIFEST_NAME
 

@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.errors import InvalidValueError, check_integer
-from feedline.feed.chunk_reads import ChunkReads, count_reads
-from feedline.feed.plan_report import Naive, can_enumerate, naive_of
-from feedline.feed.run_config import RunConfig
 from feedline.plan import BucketPlan, Cursor, PastSegment, Segment
+from feedline.runs.chunk_reads import ChunkReads, count_reads
+from feedline.runs.plan_report import Naive, can_enumerate, naive_of
+from feedline.runs.run_config import RunConfig
 
 __all__ = ["Coverage", "DryRun", "Part", "dry_run"]
 

@@ -11,7 +11,6 @@ import pytest
 
 from cli_runs import CONFIGS
 from feedline.errors import FeedlineError, InvalidValueError, MissingDataError
-from feedline.feed.run_config import RunConfig, SourceInfo
 from feedline.plan import (
     BucketPlan,
     EqualChunks,
@@ -22,6 +21,7 @@ from feedline.plan import (
     Shuffled,
     WindowPlan,
 )
+from feedline.runs.run_config import RunConfig, SourceInfo
 from feedline.store import pack
 
 

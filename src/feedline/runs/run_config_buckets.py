@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 
 from feedline.errors import InvalidValueError
-from feedline.feed.run_config_keys import Keys, named
-from feedline.feed.run_config_parts import (
+from feedline.plan import Bucket, BucketPlan, CostBatch
+from feedline.runs.run_config_keys import Keys, named
+from feedline.runs.run_config_parts import (
     PlannedData,
     Settings,
     SourceInfo,
     path_of,
     sources_of,
 )
-from feedline.plan import Bucket, BucketPlan, CostBatch
 
 __all__ = ["read_buckets", "read_lengths"]
 

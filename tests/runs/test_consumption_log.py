@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feedline.errors import DamagedDataError, InvalidValueError, MissingDataError, StoreError
-from feedline.feed import ConsumptionLog, LoggedBatch, LoggedEvent, iter_log, read_log
-from feedline.feed.log_frames import framed, header_line
+from feedline.runs import ConsumptionLog, LoggedBatch, LoggedEvent, iter_log, read_log
+from feedline.runs.log_frames import framed, header_line
 
 IDS = st.lists(st.integers(-(2**63), 2**63 - 1), max_size=20)
 INFO = {"sources": {"web": 7, "bücher": 3}, "tail": "drop"}
@@ -222,7 +222,7 @@ def test_errors_name_what_is_wrong(tmp_path: Path) -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="needs kill -9")
 def test_a_process_that_is_killed_loses_no_record(tmp_path: Path) -> None:
     code = (
-        "import sys, time; from feedline.feed import ConsumptionLog\n"
+        "import sys, time; from feedline.runs import ConsumptionLog\n"
         "log = ConsumptionLog(sys.argv[1], rank=0, world_size=1)\n"
         "for step in range(1000): log.record(epoch=0, step=step, batch=step, ids=range(32))\n"
         "print('written', flush=True); time.sleep(60)"

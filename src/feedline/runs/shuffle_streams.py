@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.feed.run_config import RunConfig
 from feedline.plan import BucketPlan, SamplePlan, WindowOrder, WindowPlan
 from feedline.plan.bucket_deal import BucketRest
+from feedline.runs.run_config import RunConfig
 
 __all__ = ["Stream", "streams_of"]
 

@@ -7,7 +7,7 @@ from time import perf_counter
 from typing import Any
 
 from feedline.errors import InvalidValueError
-from feedline.feed.consumption_log import ConsumptionLog
+from feedline.runs.consumption_log import ConsumptionLog
 
 __all__ = ["LoggedLoader"]
 

@@ -13,10 +13,10 @@ import pytest
 from cli_runs import CONFIGS
 from feedline.errors import CursorFormatError, FeedlineError, InvalidValueError, UnsafeDataError
 from feedline.feed import Feed
-from feedline.feed.checkpoint_reading import read_checkpoint
-from feedline.feed.inspection import compare, inspect_path
-from feedline.feed.run_config import RunConfig
 from feedline.plan import Cursor
+from feedline.runs.checkpoint_reading import read_checkpoint
+from feedline.runs.inspection import compare, inspect_path
+from feedline.runs.run_config import RunConfig
 from feedline.steps.run_state import RunState
 from feedline.store import FolderStore, pack
 

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.errors import check_integer
-from feedline.feed.run_config import RunConfig
-from feedline.feed.shuffle_streams import Stream, streams_of
+from feedline.runs.run_config import RunConfig
+from feedline.runs.shuffle_streams import Stream, streams_of
 
 __all__ = ["Measure", "Quality", "measure_quality"]
 

@@ -7,8 +7,8 @@ from collections import Counter
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from feedline.feed.naive_sharding import NaiveSharding
 from feedline.plan import PastSegment
+from feedline.runs.naive_sharding import NaiveSharding
 
 
 def shares_in_batches(

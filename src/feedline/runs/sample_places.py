@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from feedline.errors import InvalidValueError, check_integer
-from feedline.feed.run_config import RunConfig
-from feedline.feed.run_steps import find_step
 from feedline.plan import BucketPlan, Cursor, PastSegment, Replay, SamplePlan
+from feedline.runs.run_config import RunConfig
+from feedline.runs.run_steps import find_step
 
 __all__ = [
     "PlacedSample",

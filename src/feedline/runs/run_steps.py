@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from feedline.errors import InvalidValueError, check_integer
-from feedline.feed.run_config import RunConfig
 from feedline.plan import Segment
+from feedline.runs.run_config import RunConfig
 
 __all__ = ["find_step", "num_steps_in", "num_steps_of_run", "segment_of"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import time
 from dataclasses import replace
 
@@ -12,10 +13,9 @@ from hypothesis import strategies as st
 
 from cli_runs import CONFIGS
 from feedline.errors import InvalidValueError
-from feedline.feed import dry_run as module
-from feedline.feed.dry_run import dry_run
-from feedline.feed.run_config import RunConfig
 from feedline.plan import Cursor, Replay
+from feedline.runs.dry_run import dry_run
+from feedline.runs.run_config import RunConfig
 
 
 @given(
@@ -42,6 +42,7 @@ def test_counts_without_looking_are_those_of_looking(
 ) -> None:
     config = RunConfig.from_dict({**CONFIGS[kind], "tail": tail})
     counted = dry_run(config, [4, 3, 5])
+    module = importlib.import_module("feedline.runs.dry_run")
     monkeypatch.setattr(module, "can_enumerate", lambda *_: False)
     computed = dry_run(config, [4, 3, 5])
     assert not computed.coverage.is_counted

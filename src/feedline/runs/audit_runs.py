@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.errors import InvalidValueError, check_integer
-from feedline.feed.consumption_log import LogHeader, iter_log, read_log_header
-from feedline.feed.log_entries import LoggedBatch, LoggedEvent
+from feedline.runs.consumption_log import LogHeader, iter_log, read_log_header
+from feedline.runs.log_entries import LoggedBatch, LoggedEvent
 
 __all__ = ["RankPart", "Run", "runs_of"]
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from feedline.errors import InvalidValueError
-from feedline.feed.log_frames import damaged
+from feedline.runs.log_frames import damaged
 
 __all__ = ["LogEntry", "LoggedBatch", "LoggedEvent", "decode", "encode_batch", "encode_event"]
 

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from cli_runs import CONFIGS
 from feedline.errors import EmptyEpochError, TailError
-from feedline.feed.chunk_reads import estimate_reads
-from feedline.feed.mixture_counts import draws_of_sources
-from feedline.feed.plan_report import report_plan
-from feedline.feed.run_config import RunConfig
-from feedline.feed.run_steps import find_step, num_steps_in, num_steps_of_run
 from feedline.plan import BucketPlan, Mixture, Phase, WindowPlan
+from feedline.runs.chunk_reads import estimate_reads
+from feedline.runs.mixture_counts import draws_of_sources
+from feedline.runs.plan_report import report_plan
+from feedline.runs.run_config import RunConfig
+from feedline.runs.run_steps import find_step, num_steps_in, num_steps_of_run
 
 
 @pytest.mark.parametrize("kind", CONFIGS)

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from feedline.errors import DamagedDataError, InvalidValueError, MissingDataError
-from feedline.feed import AuditResult, ConsumptionLog, audit_logs
 from feedline.plan import Cursor, Mixture, SamplePlan, Shuffled
+from feedline.runs import AuditResult, ConsumptionLog, audit_logs
 
 Batch = tuple[int, list[int]]
 

@@ -12,12 +12,12 @@ from typing import Any
 
 from feedline.errors import InvalidValueError, check_integer
 from feedline.feed.data_plan import DataPlan
-from feedline.feed.run_config_data import read_data
-from feedline.feed.run_config_keys import Keys
-from feedline.feed.run_config_parts import PlannedData, Settings, SourceInfo
 from feedline.plan import BucketPlan, Chunking, Cursor, Mixture, Plan, SamplePlan, WindowPlan
 from feedline.plan.frozen import store
 from feedline.plan.seeds import check_seed
+from feedline.runs.run_config_data import read_data
+from feedline.runs.run_config_keys import Keys
+from feedline.runs.run_config_parts import PlannedData, Settings, SourceInfo
 from feedline.store import FolderStore
 
 __all__ = ["RunConfig", "SourceInfo"]

@@ -8,9 +8,9 @@ import pytest
 
 from cli_runs import CONFIGS
 from feedline.errors import InvalidValueError
-from feedline.feed.run_config import RunConfig
-from feedline.feed.sample_places import samples_of_step, times_of_sample
 from feedline.plan import BucketPlan, Cursor, PastSegment
+from feedline.runs.run_config import RunConfig
+from feedline.runs.sample_places import samples_of_step, times_of_sample
 
 
 @pytest.mark.parametrize("kind", CONFIGS)
