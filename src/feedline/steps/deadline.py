@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import time
@@ -10,7 +11,7 @@ from typing import Any
 
 from feedline.errors import InvalidValueError, check_positive
 
-__all__ = ["Deadline", "check_margin"]
+__all__ = ["Deadline"]
 
 
 class Deadline:
@@ -18,7 +19,7 @@ class Deadline:
 
     Args:
         max_duration: Seconds, `"H:MM:SS"`, `"D-HH:MM:SS"`, a `timedelta`, or `"slurm"` for the end
-            of the Slurm job that this process is in.
+            of the Slurm job that this process is in; `None` for no end.
         margin: How many seconds to keep for the last checkpoint.
 
     Examples:
@@ -27,7 +28,7 @@ class Deadline:
     """
 
     def __init__(self, max_duration: Any, *, margin: float) -> None:
-        self._margin = check_margin(margin)
+        self._margin = _check_margin(margin)
         self._end = time.monotonic() + _seconds(max_duration)
         self._longest_step = 0.0
 
@@ -45,7 +46,7 @@ class Deadline:
         return self.seconds_left() <= self._longest_step
 
 
-def check_margin(margin: Any) -> float:
+def _check_margin(margin: Any) -> float:
     """Return a number of seconds, or raise."""
     if not isinstance(margin, int | float) or not margin >= 0:
         raise InvalidValueError(
@@ -55,6 +56,8 @@ def check_margin(margin: Any) -> float:
 
 
 def _seconds(given: Any) -> float:
+    if given is None:
+        return math.inf
     if given == "slurm":
         end = os.environ.get("SLURM_JOB_END_TIME", "")
         if not end.isdigit():

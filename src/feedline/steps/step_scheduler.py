@@ -9,26 +9,24 @@ from collections.abc import Iterator, Mapping
 from time import perf_counter
 from typing import Any
 
-from feedline.errors import InvalidValueError, PlanMismatchError, check_integer
+from feedline.errors import InvalidValueError, check_integer
 from feedline.steps.agreement import Agreement, Verdict
 from feedline.steps.cadence import Cadence
-from feedline.steps.deadline import Deadline, check_margin
-from feedline.steps.groups import BatchGroups
-from feedline.steps.limits import _calculate_max_steps, _calculate_num_epochs
-from feedline.steps.loaders import (
-    agrees_with_plan,
-    has_state,
-    length_of,
-    num_batches_left,
-    set_epoch_of,
-    track_ids_of,
+from feedline.steps.deadline import Deadline
+from feedline.steps.limits import (
+    _calculate_max_steps,
+    _calculate_num_epochs,
+    num_batches_of_step,
+    run_limits,
 )
+from feedline.steps.loaders import agrees_with_plan, length_of, set_epoch_of, track_ids_of
 from feedline.steps.meters import LossAverage, WaitMeter
 from feedline.steps.peers import Peers, check_alone
 from feedline.steps.progress import NoProgress, RunProgress, open_progress
 from feedline.steps.run_state import RunState
 from feedline.steps.sample_counts import count_samples
 from feedline.steps.signal_handler import DistributedSignalHandler
+from feedline.steps.walk import DataWalk
 
 __all__ = ["StepScheduler", "_calculate_max_steps", "_calculate_num_epochs"]
 
@@ -111,16 +109,17 @@ class StepScheduler:
         self.global_batch_size = check_integer("global_batch_size", global_batch_size, 1)
         self.local_batch_size = check_integer("local_batch_size", local_batch_size, 1)
         self.dp_size = check_integer("dp_size", dp_size, 1)
-        self.grad_acc_steps = _grad_acc_steps(global_batch_size, local_batch_size, dp_size)
-        self.dataloader = dataloader
+        self.grad_acc_steps = num_batches_of_step(global_batch_size, local_batch_size, dp_size)
         track_ids_of(dataloader)
         length = length_of(dataloader)
         self.epoch_len = None if length is None else -(-length // self.grad_acc_steps)
         self._step_limit = None if max_steps is None else check_integer("max_steps", max_steps, 1)
-        self.max_steps, self.num_epochs = _limits(self.epoch_len, num_epochs, max_steps)
+        self.max_steps, self.num_epochs = run_limits(self.epoch_len, num_epochs, max_steps)
         self.save_checkpoint_every_epoch = bool(save_checkpoint_every_epoch)
+        if ckpt_every_steps is None:
+            ckpt_every_steps = max(1, self.epoch_len or self.max_steps // 2)
         self.cadence = Cadence(
-            ckpt_every_steps=self._checkpoint_cadence(ckpt_every_steps),
+            ckpt_every_steps=ckpt_every_steps,
             val_every_steps=val_every_steps,
             log_remote_every_steps=log_remote_every_steps,
             gc_every_steps=gc_every_steps,
@@ -128,30 +127,17 @@ class StepScheduler:
         window = check_integer("loss_average_window_steps", loss_average_window_steps, 1)
         self.losses = LossAverage(window)
         self.waiting = WaitMeter(window)
-        self.epoch = check_integer("start_epoch", start_epoch, 0)
+        self._walk = DataWalk(dataloader, epoch=check_integer("start_epoch", start_epoch, 0))
         self._step = check_integer("start_step", start_step, 0)
         self.peers = check_alone() if peers is None else peers
         self._agreement = Agreement(self.peers)
-        check_margin(deadline_margin)
-        self._deadline = None
-        if max_duration is not None:
-            self._deadline = Deadline(max_duration, margin=deadline_margin)
-        self._num_in_epoch = 0
-        # Whether these were batches of the size that they have now.
-        self._is_count_ours = True
-        self._groups: BatchGroups | None = None
-        self._group: list[Any] | None = None
+        self._deadline = Deadline(max_duration, margin=deadline_margin)
         self._verdict = Verdict()
         self._agreed_step = -1
         self._is_asked = False
         self._was_checkpoint = False
         self._progress: RunProgress | NoProgress = open_progress(progress and self.peers.rank == 0)
         self.sig_handler = DistributedSignalHandler(preemption_signal, peers=self.peers).__enter__()
-
-    def _checkpoint_cadence(self, given: int | None) -> int:
-        if given is not None:
-            return given
-        return max(1, self.epoch_len or self.max_steps // 2)
 
     @property
     def ckpt_every_steps(self) -> int:
@@ -176,6 +162,24 @@ class StepScheduler:
     # The walk through the data.
 
     @property
+    def dataloader(self) -> Any:
+        """What yields batches."""
+        return self._walk.loader
+
+    @dataloader.setter
+    def dataloader(self, loader: Any) -> None:
+        self._walk.loader = loader
+
+    @property
+    def epoch(self) -> int:
+        """The number of the epoch that the run is in."""
+        return self._walk.epoch
+
+    @epoch.setter
+    def epoch(self, epoch: int) -> None:
+        self._walk.epoch = epoch
+
+    @property
     def step(self) -> int:
         """The number of the step that is out, or else of the next one."""
         return self._step
@@ -194,13 +198,7 @@ class StepScheduler:
         """Go to the beginning of an epoch; the one that the clock is in is not restarted."""
         epoch = check_integer("epoch", epoch, 0)
         self._settle()
-        if epoch != self.epoch:
-            self.epoch = epoch
-            self._num_in_epoch = 0
-            self._groups = None
-            # Away and back: a loader that has ended this epoch would go on to the next one.
-            set_epoch_of(self.dataloader, epoch + 1)
-        set_epoch_of(self.dataloader, epoch)
+        self._walk.go_to(epoch)
 
     def __iter__(self) -> Iterator[list[Any]]:
         if self.dataloader is None:
@@ -209,7 +207,7 @@ class StepScheduler:
         if self._has_ended or self.epoch >= self.num_epochs:
             return
         set_epoch_of(self.dataloader, self.epoch)
-        self._groups = self._begin_pass()
+        self._begin_pass()
         while True:
             start = perf_counter()
             group = self._next_group()
@@ -220,80 +218,50 @@ class StepScheduler:
             done = perf_counter()
             self._verdict_now()
             self.waiting.add(waited=handed_out - start, worked=done - handed_out)
-            if self._deadline is not None:
-                self._deadline.note_step(perf_counter() - start)
+            self._deadline.note_step(perf_counter() - start)
             self._progress.update(self)
             self._settle()
 
-    def _begin_pass(self) -> BatchGroups:
-        """Begin where this epoch was left, in a loader of any kind."""
-        loader, num_before = self.dataloader, self._num_in_epoch
-        if self._groups is not None and num_before and has_state(loader):
-            # The loop was left in mid-epoch; by itself the loader would start over.
-            loader.load_state_dict(self._groups.loader_state())
-        num_batches, num_skipped = num_batches_left(loader), 0
-        if num_batches is None:
-            num_batches = length_of(loader)
-            if not has_state(loader):
-                num_skipped = num_before
-            elif not self._is_count_ours:
-                num_batches = None
-            elif num_batches is not None:
-                num_batches = max(num_batches - num_before, 0)
-        return BatchGroups(
-            loader, size=self.grad_acc_steps, num_batches=num_batches, num_skipped=num_skipped
-        )
+    def _begin_pass(self) -> None:
+        self._walk.begin_pass(group_size=self.grad_acc_steps)
 
     def _next_group(self) -> list[Any] | None:
         """Return the batches of the next step, or `None` if this epoch or the run has ended."""
-        if self._has_ended or self._groups is None:
+        if self._has_ended or not self._walk.take_group():
             return None
-        group = self._groups.next_group()
-        if not group:
-            self._end_epoch()
-            return None
-        self._group = group
         if self._stops_before_step():
-            self._group = None
-            self._groups.put_back(group)
+            self._walk.put_back_group()
             return None
-        self._num_in_epoch += len(group)
-        return group
+        return self._walk.use_group()
 
     def _settle(self) -> None:
         """End the step that is out: from now on the next one counts."""
-        if self._group is None:
-            return
-        self._verdict_now()
-        is_last = self.is_last_batch
-        self._was_checkpoint = self._is_planned_checkpoint
-        self._group = None
-        self._step += 1
-        if is_last:
-            self._end_epoch()
-
-    def _end_epoch(self) -> None:
-        self.epoch += 1
-        self._num_in_epoch = 0
-        self._is_count_ours = True
-        self._groups = None
+        if self._is_out:
+            self._verdict_now()
+            self._was_checkpoint = self._is_planned_checkpoint
+            self._walk.leave_group()
+            self._step += 1
 
     @property
     def _has_ended(self) -> bool:
         is_over = self._step_limit is not None and self._step >= self._step_limit
         return is_over or self._verdict.is_stop
 
+    @property
+    def _is_out(self) -> bool:
+        return self._walk.group is not None
+
     # What is due at the step that is out.
 
     @property
     def is_last_batch(self) -> bool:
         """Whether this step is the last one of its epoch."""
-        return self._group is not None and self._groups is not None and self._groups.is_last
+        return self._walk.is_last_group
 
     @property
     def is_last_step(self) -> bool:
         """Whether this step is the last one of the run: at `max_steps`, or of the last epoch."""
-        if self._group is None:
+        if not self._is_out:
             return False
         is_at_limit = self._step_limit is not None and self._step + 1 >= self._step_limit
         return is_at_limit or (self.is_last_batch and self.epoch + 1 >= self.num_epochs)
@@ -308,7 +276,7 @@ class StepScheduler:
 
     @property
     def _is_planned_checkpoint(self) -> bool:
-        if self._group is None:
+        if not self._is_out:
             return False
         is_epoch_end = self.save_checkpoint_every_epoch and self.is_last_batch
         return is_epoch_end or self.is_last_step or self.cadence.is_checkpoint_due(self._step)
@@ -316,21 +284,19 @@ class StepScheduler:
     @property
     def is_val_step(self) -> bool:
         """Whether a validation is due: by cadence and at checkpoints, but not when stopping."""
-        if self._verdict_now().is_stop or self._group is None:
+        if self._verdict_now().is_stop or not self._is_out:
             return False
         return self._is_planned_checkpoint or self.cadence.is_validation_due(self._step)
 
     @property
     def is_remote_logging_step(self) -> bool:
         """Whether metrics should be sent away: by cadence, and at the last step."""
-        return self._group is not None and (
-            self.cadence.is_logging_due(self._step) or self.is_last_step
-        )
+        return self._is_out and (self.cadence.is_logging_due(self._step) or self.is_last_step)
 
     @property
     def is_gc_step(self) -> bool:
         """Whether garbage should be collected."""
-        return self._group is not None and self.cadence.is_collection_due(self._step)
+        return self._is_out and self.cadence.is_collection_due(self._step)
 
     def collect_garbage(self) -> bool:
         """Collect garbage if it is due, on all ranks at the same step; return whether it was.
@@ -358,7 +324,8 @@ class StepScheduler:
         A step at the end of an epoch may have fewer than the others. Padding does not count where
         the loader says what is padding. `None` if the batches do not show how many they have.
         """
-        return None if self._group is None else count_samples(self.dataloader, self._group)
+        group = self._walk.group
+        return None if group is None else count_samples(self.dataloader, group)
 
     @property
     def num_samples_of_all_ranks(self) -> int | None:
@@ -367,10 +334,8 @@ class StepScheduler:
         With gradients that are averaged over ranks, `loss.sum() * dp_size` divided by this weighs
         every sample alike, also in a last step that is not full on all ranks.
         """
-        if self._group is None:
-            return None
-        alone = self.dp_size == 1
-        return count_samples(self.dataloader, self._group, everywhere=not alone)
+        group, several = self._walk.group, self.dp_size > 1
+        return None if group is None else count_samples(self.dataloader, group, everywhere=several)
 
     # Stopping.
 
@@ -390,7 +355,7 @@ class StepScheduler:
 
     def _verdict_now(self) -> Verdict:
         """Return what the ranks agree on at this step; the first to ask makes them talk."""
-        if self._group is not None and self._agreed_step != self._step:
+        if self._is_out and self._agreed_step != self._step:
             self._agree()
         return self._verdict
 
@@ -411,7 +376,7 @@ class StepScheduler:
             self.epoch,
             is_last_batch=self.is_last_batch,
             signal=int(self.sig_handler.received or 0),
-            is_deadline=self._deadline is not None and self._deadline.is_near(),
+            is_deadline=self._deadline.is_near(),
             is_asked=self._is_asked,
             has_diverged=not agrees_with_plan(self.dataloader),
         )
@@ -422,20 +387,12 @@ class StepScheduler:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state after the step that is out: the next step, its epoch and its data."""
-        is_out = self._group is not None
-        is_at_end = is_out and self.is_last_batch
-        data = None
-        if has_state(self.dataloader):
-            groups = self._groups
-            data = self.dataloader.state_dict() if groups is None else groups.loader_state()
-        return RunState(
-            step=self._step + is_out,
-            epoch=self.epoch + is_at_end,
-            num_batches=0 if is_at_end else self._num_in_epoch,
+        state = self._walk.state_after_group(
+            step=self._step + self._is_out,
             dp_size=self.dp_size,
             local_batch_size=self.local_batch_size,
-            dataloader=data,
-        ).to_dict()
+        )
+        return state.to_dict()
 
     def load_state_dict(self, s: Mapping[str, Any]) -> None:
         """Go on at the step after the one at which a state was saved.
@@ -445,29 +402,8 @@ class StepScheduler:
         """
         state = RunState.from_dict(s)
         self._verdict_now()
-        is_ours = has_state(self.dataloader)
-        same = (state.dp_size, state.local_batch_size) == (self.dp_size, self.local_batch_size)
-        if state.num_batches and not same and not is_ours and self.dataloader is not None:
-            raise PlanMismatchError(
-                f"the state was saved on dp_size={state.dp_size} ranks with "
-                f"local_batch_size={state.local_batch_size}, which is now {self.dp_size} and "
-                f"{self.local_batch_size}, and this loader cannot go on with others in the middle "
-                "of an epoch; use one of Feedline's loaders, or the same sizes",
-                {"dp_size": (state.dp_size, self.dp_size)},
-            )
-        if is_ours and state.num_batches and state.dataloader is None:
-            raise PlanMismatchError(
-                f"the state was saved after {state.num_batches} batches of a loader without a "
-                f"state, and {type(self.dataloader).__name__} cannot go on there; use the same "
-                "loader, or a state from the end of an epoch",
-                {"dataloader": (None, type(self.dataloader).__name__)},
-            )
-        if is_ours and state.dataloader is not None:
-            self.dataloader.load_state_dict(state.dataloader)
-        self._group = self._groups = None
-        self._step, self.epoch = state.step, state.epoch
-        self._num_in_epoch = state.num_batches
-        self._is_count_ours = same
+        self._walk.load(state, dp_size=self.dp_size, local_batch_size=self.local_batch_size)
+        self._step = state.step
         self._verdict, self._agreed_step = Verdict(), -1
         self._was_checkpoint = False
 
@@ -475,8 +411,7 @@ class StepScheduler:
 
     def close(self) -> None:
         """Give the signals back, and end the progress bar and the loader's pass."""
-        if self._groups is not None:
-            self._groups.close()
+        self._walk.close()
         self._progress.close()
         self.sig_handler.release()
 
@@ -485,33 +420,3 @@ class StepScheduler:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _grad_acc_steps(global_batch_size: int, local_batch_size: int, dp_size: int) -> int:
-    together = local_batch_size * dp_size
-    if global_batch_size < together or global_batch_size % together:
-        raise InvalidValueError(
-            f"global_batch_size={global_batch_size} must be a multiple of local_batch_size * "
-            f"dp_size = {local_batch_size} * {dp_size} = {together}; change one of them"
-        )
-    return global_batch_size // together
-
-
-def _limits(
-    epoch_len: int | None, num_epochs: int | None, max_steps: int | None
-) -> tuple[int, int]:
-    """Return the number of steps and of epochs after which the run ends."""
-    if max_steps is None and epoch_len is None:
-        raise InvalidValueError(
-            "max_steps=None must be given for a dataloader without a length; set max_steps"
-        )
-    if epoch_len == 0:
-        raise InvalidValueError(
-            "dataloader has 0 batches but must have at least 1; use smaller batches or more data"
-        )
-    if num_epochs is None:
-        num_epochs = _calculate_num_epochs(max_steps, epoch_len)
-    num_epochs = check_integer("num_epochs", num_epochs, 1)
-    if max_steps is None:
-        max_steps = _calculate_max_steps(num_epochs, epoch_len)
-    return max_steps, num_epochs

@@ -12,7 +12,6 @@ from torch.utils.data import DataLoader as TorchDataLoader
 
 from feedline.steps import Peers as StepPeers
 from feedline.steps import StepScheduler as PlainScheduler
-from feedline.steps.groups import BatchGroups
 from feedline.steps.peers import check_alone
 from feedline.steps.signal_names import signals_of
 from feedline.torch.shield import Shielded, born_shielded
@@ -87,9 +86,9 @@ class StepScheduler(PlainScheduler):
             **options,
         )
 
-    def _begin_pass(self) -> BatchGroups:
+    def _begin_pass(self) -> None:
         with born_shielded(self.dataloader):
-            return super()._begin_pass()
+            super()._begin_pass()
 
 
 def _peers(process_group: Any | None) -> StepPeers:
