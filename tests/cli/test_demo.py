@@ -47,6 +47,9 @@ def test_the_demo_ends_with_every_sample_exactly_once(tmp_path: Path) -> None:
     for part in ("rank 1 got SIGTERM", "kill -9", "finished the epoch with step 99"):
         assert part in done.stdout
     assert "audit: 4,800 samples, each exactly once" in done.stdout
+    report = (folder / "report.html").read_text()
+    assert "4,800 samples came exactly once in an epoch." in report
+    assert "rank 1 got SIGTERM" in report
     pids = pids_in(folder)
     assert len(pids) == 2 + 3 + 1
     assert not any(map(is_running, pids))
@@ -60,14 +63,17 @@ def test_the_demo_ends_with_every_sample_exactly_once(tmp_path: Path) -> None:
     assert result["is_finished"]
 
 
-def test_a_sample_that_a_process_leaves_out_is_found() -> None:
-    done = run("--drop-one", "--json")
+def test_a_sample_that_a_process_leaves_out_is_found(tmp_path: Path) -> None:
+    report = tmp_path / "report.html"
+    done = run("--drop-one", "--json", "--report", report)
     assert done.returncode == 1, done.stdout + done.stderr
     result = json.loads(done.stdout)
     (epoch,) = result["epochs"]
     assert (epoch["num_lost"], epoch["num_repeated"]) == (1, 0)
     assert len(epoch["lost"]) == 1
     assert all(run["ok"] for run in result["runs"])
+    assert result["report"] == str(report)
+    assert "The audit fails: 1 lost." in report.read_text()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

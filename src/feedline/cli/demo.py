@@ -18,6 +18,7 @@ import click
 from feedline.cli.audit import is_good
 from feedline.cli.audit_table import describe, make_console, print_result
 from feedline.errors import InvalidValueError
+from feedline.report.target import check_target
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -31,14 +32,22 @@ __all__ = ["demo"]
     "--folder", type=click.Path(path_type=Path), help="Where to write; by default a temporary one."
 )
 @click.option("--keep", is_flag=True, help="Keep the temporary folder.")
+@click.option(
+    "--report",
+    type=click.Path(path_type=Path),
+    help="Where to write the report; by default report.html in --folder, or feedline-demo.html.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the audit as JSON, and no story.")
 @click.option("--drop-one", is_flag=True, hidden=True)
-def demo(folder: Path | None, keep: bool, as_json: bool, drop_one: bool) -> None:
+def demo(
+    folder: Path | None, keep: bool, report: Path | None, as_json: bool, drop_one: bool
+) -> None:
     """Train a small model, stop it, kill it, resize it, and audit what it received.
 
     Real processes under torchrun train on a mixture of two packed sources. Two are stopped by
     SIGTERM, three go on and are killed by kill -9, and one finishes the epoch. Then the logs of all
-    are audited. It takes about a minute. The exit code is 1 if the audit fails.
+    are audited, and drawn as one HTML file. It takes about a minute. The exit code is 1 if the
+    audit fails.
 
     \b
     Examples:
@@ -46,6 +55,8 @@ def demo(folder: Path | None, keep: bool, as_json: bool, drop_one: bool) -> None
       feedline demo --folder demo && feedline audit demo/logs
     """
     _check_torch()
+    target = report or _place_of_report(folder)
+    check_target(target)
     console = make_console(is_quiet=as_json)
     try:
         with _ends_with_sigterm(), _folder(folder, keep, console) as place:
@@ -55,17 +66,31 @@ def demo(folder: Path | None, keep: bool, as_json: bool, drop_one: bool) -> None
                 from feedline.cli.demo_story import Story
 
                 result = Story(place, console, progress, drop_one=drop_one).tell()
+            written = _draw(place / "logs", target)
             seconds = time.monotonic() - start
     except KeyboardInterrupt:
         click.echo("Interrupted; all processes of the demo have ended.", err=True)
         sys.exit(130)
     if as_json:
-        click.echo(json.dumps({**describe(result), "seconds": round(seconds, 1)}))
+        more = {"seconds": round(seconds, 1), "report": str(written)}
+        click.echo(json.dumps({**describe(result), **more}))
     else:
         print_result(console, result)
-        console.print(f"The demo took {seconds:.0f} seconds.")
+        text = f"The demo took {seconds:.0f} seconds. Open its report: {written}"
+        console.print(text, markup=False, soft_wrap=True)
     if not is_good(result, complete=True):
         sys.exit(1)
+
+
+def _place_of_report(folder: Path | None) -> Path:
+    return Path("feedline-demo.html") if folder is None else folder / "report.html"
+
+
+def _draw(logs: Path, target: Path) -> Path:
+    from feedline.report import report_logs, write_report
+
+    title = "A training that was stopped, resized, killed and resumed"
+    return write_report(report_logs([logs], title=title), target)
 
 
 def _check_torch() -> None:

@@ -73,7 +73,13 @@ class Training:
         loader: Any = DataLoader(data, LOCAL_BATCH_SIZE, sampler=sampler, num_workers=1)
         if drop_one and self.rank == size - 1:
             loader = DropsOne(loader)
-        info = {"sources": SOURCES, "tail": "drop", "batch_size": LOCAL_BATCH_SIZE, "entry_size": 1}
+        info = {
+            "sources": SOURCES,
+            "weights": SOURCES,
+            "tail": "drop",
+            "batch_size": LOCAL_BATCH_SIZE,
+            "entry_size": 1,
+        }
         self.log = ConsumptionLog(
             folder / "logs" / run / f"rank{self.rank}.log",
             rank=self.rank,

@@ -34,6 +34,7 @@ class RankPart:
     ends: dict[int, int] = field(default_factory=dict)
     spans: dict[int, list[int]] = field(default_factory=dict)
     numbers: array[int] = field(default_factory=lambda: array("q"))
+    events: list[LoggedEvent] = field(default_factory=list)
 
     @property
     def table(self) -> Table:
@@ -48,6 +49,7 @@ class RankPart:
     def tell(self, event: LoggedEvent) -> None:
         """Take note of an event."""
         fields = event.fields
+        self.events.append(event)
         if event.name in ("start", "resume"):
             self.is_begun = True
             time = fields.get("time")

@@ -56,7 +56,8 @@ class ConsumptionLog:
         world_size: The number of ranks.
         run: A name for this run, the same on all of its ranks and for no other run.
         info: What an audit should know: `num_samples`, or `sources`, the number of samples of each
-            by name in the order of their indices; `tail` and `batch_size`.
+            by name in the order of their indices; `tail` and `batch_size`. A report also shows the
+            `weights` of the sources, by name.
 
     Examples:
         >>> import tempfile

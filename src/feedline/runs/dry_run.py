@@ -18,7 +18,7 @@ from feedline.runs.chunk_reads import ChunkReads, count_reads
 from feedline.runs.plan_report import Naive, can_enumerate, naive_of
 from feedline.runs.run_config import RunConfig
 
-__all__ = ["Coverage", "DryRun", "Part", "dry_run"]
+__all__ = ["Coverage", "DryRun", "Part", "dry_run", "segments_of"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +71,7 @@ def dry_run(config: RunConfig, world_sizes: Sequence[int], epoch: int = 0) -> Dr
     sizes = [check_integer("ranks", size, 1, 2**31) for size in world_sizes]
     if len(sizes) < 2:
         raise InvalidValueError(f"resize={sizes} must name at least two world sizes, as 512,480")
-    segments = _segments_of(config, sizes, epoch)
+    segments = segments_of(config, sizes, epoch)
     is_counted = can_enumerate(segments[0][0].num_left, sum(sizes))
     counts = np.zeros(config.plan.num_indices if is_counted else 0, dtype=np.int64)
     parts = []
@@ -92,7 +92,7 @@ def dry_run(config: RunConfig, world_sizes: Sequence[int], epoch: int = 0) -> Dr
     )
 
 
-def _segments_of(config: RunConfig, sizes: list[int], epoch: int) -> list[tuple[Segment, int]]:
+def segments_of(config: RunConfig, sizes: Sequence[int], epoch: int) -> list[tuple[Segment, int]]:
     """Return the segment of each part, and how many of its batches the part consumes."""
     plan, batch_size = config.plan, config.batch_size
     segment = plan.segment(world_size=sizes[0], batch_size=batch_size, epoch=epoch)
@@ -117,9 +117,8 @@ def _counted_part(config: RunConfig, segment: Segment, end: int, counts: NDArray
     consumed, real = [], []
     for rank in range(segment.world_size):
         block = segment.block(rank, segment.num_done, end)
-        indices = block.indices
-        consumed.append(indices)
-        real.append(indices if block.is_real is None else indices[block.is_real])
+        consumed.append(block.indices)
+        real.append(block.real_indices)
     sizes = [len(indices) for indices in real]
     counts += np.bincount(np.concatenate(real), minlength=len(counts))
     return Part(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from feedline.plan import Mixture, Phase
 from feedline.plan.apportion import apportion, longest_without_repeat, shares_of
 
-__all__ = ["draws_of_sources"]
+__all__ = ["draws_of_sources", "phases_of"]
 
 
 def draws_of_sources(mixture: Mixture, epoch: int) -> list[int]:
@@ -18,7 +18,7 @@ def draws_of_sources(mixture: Mixture, epoch: int) -> list[int]:
         [253, 757]
     """
     end = mixture.num_positions(epoch)
-    phases = _phases_of(mixture, epoch)
+    phases = phases_of(mixture, epoch)
     drawn = [0] * len(mixture.sizes)
     for number, (start, phase) in enumerate(phases):
         stop = min(phases[number + 1][0], end) if number + 1 < len(phases) else end
@@ -32,7 +32,7 @@ def draws_of_sources(mixture: Mixture, epoch: int) -> list[int]:
     return drawn
 
 
-def _phases_of(mixture: Mixture, epoch: int) -> list[tuple[int, Phase]]:
+def phases_of(mixture: Mixture, epoch: int) -> list[tuple[int, Phase]]:
     """Return the phases of an epoch, each with the position at which it begins there."""
     planned = [Phase(weights=mixture.weights, temperature=mixture.temperature), *mixture.phases]
     opening = [phase for phase in planned if (phase.epoch, phase.position) <= (epoch, 0)][-1]

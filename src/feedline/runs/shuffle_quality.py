@@ -19,7 +19,7 @@ from feedline.errors import check_integer
 from feedline.runs.run_config import RunConfig
 from feedline.runs.shuffle_streams import Stream, streams_of
 
-__all__ = ["Measure", "Quality", "measure_quality"]
+__all__ = ["Measure", "Quality", "measure_quality", "measures_of"]
 
 _SIGMAS = 4.0
 _PARTS = 64
@@ -69,7 +69,7 @@ def measure_quality(config: RunConfig, epoch: int = 0) -> Quality:
     """
     epoch = check_integer("epoch", epoch, 0)
     streams = list(streams_of(config, epoch))
-    measures = [m for stream in streams for m in _measures_of(stream)]
+    measures = [m for stream in streams for m in measures_of(stream)]
     return Quality(
         epoch=epoch,
         num_positions=config.plan.begin(epoch).num_left,
@@ -78,7 +78,8 @@ def measure_quality(config: RunConfig, epoch: int = 0) -> Quality:
     )
 
 
-def _measures_of(stream: Stream) -> Iterator[Measure]:
+def measures_of(stream: Stream) -> Iterator[Measure]:
+    """Yield the measures of one source; none of one that has fewer than two samples."""
     positions, indices = stream.positions, stream.indices
     count = len(indices)
     if count < 2 or stream.size < 2:

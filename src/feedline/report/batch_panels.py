@@ -1,0 +1,108 @@
+"""The panels about batches: buckets and sizes, and the tail with its padding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from feedline.report.charts import Bars, Chart, Lines, Panel, Series, Table
+from feedline.report.trace import Trace
+from feedline.runs.plan_report import BucketLine
+
+__all__ = ["batch_panel", "tail_panel"]
+
+_MOST_BUCKETS = 16
+
+_TAILS = {
+    "drop": "What does not fill a batch on every rank is left out.",
+    "pad": "The last batches are filled up with samples that were consumed already, and marked.",
+    "even": "Every sample comes once; the last batch is split as evenly as possible.",
+    "exact": "Everything fills up, or the plan would have been refused.",
+}
+
+
+def batch_panel(trace: Trace, buckets: Sequence[BucketLine] = ()) -> Panel:
+    """Return the buckets, and how large batches are over the steps."""
+    charts: list[Chart] = [_sizes(trace)]
+    if buckets:
+        charts = [*_bucket_charts(buckets), *charts]
+    return Panel(
+        name="batches",
+        title="Buckets and batch sizes" if buckets else "Batch sizes",
+        text="All ranks are in the same bucket at the same step." if buckets else "",
+        charts=charts,
+    )
+
+
+def _bucket_charts(buckets: Sequence[BucketLine]) -> list[Chart]:
+    listed = sorted(buckets, key=lambda line: -line.num_samples)[:_MOST_BUCKETS]
+    is_cut = len(buckets) > _MOST_BUCKETS
+    table = Table(
+        title="Buckets",
+        note=f"The {_MOST_BUCKETS} largest of {len(buckets):,}." if is_cut else "",
+        header=("bucket", "samples", "batch size", "batches", "dropped", "padded"),
+        rows=[
+            (
+                *(line.name, line.num_samples, line.batch_size),
+                *(line.num_batches, line.num_dropped, line.num_padded),
+            )
+            for line in listed
+        ],
+    )
+    bars = Bars(
+        title="Batches of a rank in each bucket",
+        names=[line.name for line in listed],
+        series=[Series(name="batches", values=[line.num_batches for line in listed])],
+    )
+    return [table, bars]
+
+
+def _sizes(trace: Trace) -> Lines:
+    """Return the mean number of samples of a batch, on the ranks with the most and the fewest."""
+    fewest: list[float | None] = []
+    most: list[float | None] = []
+    counted = [n for n, column in enumerate(trace.columns) if trace.is_counted(column)]
+    for place in counted:
+        found = [trace.cells.get((place, rank)) for rank in trace.ranks]
+        sizes = [
+            (cell.num_known + cell.num_padded) / cell.num_batches
+            for cell in found
+            if cell is not None
+        ]
+        fewest.append(min(sizes, default=None))
+        most.append(max(sizes, default=None))
+    return Lines(
+        title="Samples in a batch",
+        note="Padding counts, because it is computed too.",
+        x_label="step",
+        y_label="samples",
+        x=[trace.columns[place].step for place in counted],
+        series=[
+            Series(name="most", values=most, style="steps"),
+            Series(name="fewest", values=fewest, style="dashed"),
+        ],
+    )
+
+
+def tail_panel(trace: Trace, tail: str | None, num_dropped: int, num_padded: int) -> Panel:
+    """Return what happens at the end of an epoch."""
+    counted = [n for n, column in enumerate(trace.columns) if trace.is_counted(column)]
+    last = counted[-1] if counted else len(trace.columns) - 1
+    shown = [(rank, trace.cells[last, rank]) for rank in trace.ranks if (last, rank) in trace.cells]
+    bars = Bars(
+        title=f"Samples of each rank in step {trace.columns[last].step}, the last one",
+        names=[f"rank {rank}" for rank, _ in shown],
+        series=[
+            Series(
+                name="samples",
+                values=[cell.num_known for _, cell in shown],
+            ),
+            Series(name="padding", values=[cell.num_padded for _, cell in shown]),
+        ],
+    )
+    text = _TAILS.get(tail or "", "")
+    return Panel(
+        name="tail",
+        title="Tail and padding",
+        text=f"{text} {num_dropped:,} samples are dropped and {num_padded:,} are padded.".strip(),
+        charts=[bars],
+    )

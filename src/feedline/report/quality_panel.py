@@ -1,0 +1,115 @@
+"""The panel that shows how good the shuffle is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from feedline.report.charts import Chart, Lines, Measures, Panel, Scatter, Series
+from feedline.report.trace import Trace
+from feedline.runs.shuffle_quality import Measure, measures_of
+from feedline.runs.shuffle_streams import Stream
+
+__all__ = ["quality_panel", "streams_of_trace"]
+
+_MOST_POINTS, _NUM_BINS, _MOST_STREAMS = 1200, 24, 4
+
+
+def streams_of_trace(trace: Trace, epoch: int, batch_size: int) -> Iterator[Stream]:
+    """Yield the samples of each source in one epoch, as they were received."""
+    start = {point.step: point.num_consumed for point in trace.coverage if point.epoch == epoch}
+    if not start:
+        return
+    steps = sorted(start)
+    counts = [start[step] for step in steps]
+    runs = []
+    for place, column in enumerate(trace.columns):
+        if column.epoch == epoch and trace.is_counted(column):
+            ids = trace.ids_of(place)
+            first = int(np.interp(column.step, steps, counts))
+            positions = np.arange(first, first + len(ids), dtype=np.int64)
+            known = (ids >= 0) & (ids < trace.num_samples)
+            runs.append((positions[known], ids[known], trace.sources_of(ids[known])))
+    for number, source in enumerate(trace.sources):
+        picked = [(p[s == number], i[s == number] - source.first_index) for p, i, s in runs]
+        own = [pair for pair in picked if len(pair[0])]
+        if sum(len(positions) for positions, _ in own) >= 2:
+            yield Stream(
+                name=source.name,
+                size=source.num_samples,
+                num_positions=max(counts[-1], 1 + max(int(p[-1]) for p, _ in own)),
+                batch_size=batch_size,
+                runs=own,
+            )
+
+
+def quality_panel(streams: Sequence[Stream]) -> tuple[Panel | None, bool]:
+    """Return the measures and pictures of the shuffle, and whether all are as chance gives them."""
+    measures = [measure for stream in streams for measure in measures_of(stream)]
+    if not measures:
+        return None, True
+    is_good = all(measure.is_good for measure in measures)
+    verdict = (
+        "All measures are as chance gives them."
+        if is_good
+        else "Some measures are further off than chance explains. Windows of chunks are off by "
+        "design: they trade some of the shuffle for few reads."
+    )
+    shown = streams[:_MOST_STREAMS]
+    charts: list[Chart] = [_displacements(shown), _scatter(shown), _measured(measures)]
+    panel = Panel(name="quality", title="Quality of the shuffle", text=verdict, charts=charts)
+    return panel, is_good
+
+
+def _measured(measures: Sequence[Measure]) -> Measures:
+    streams = {measure.stream for measure in measures}
+    return Measures(
+        title="Beside a perfect shuffle",
+        note="The band is what chance allows, four standard deviations to each side.",
+        names=[m.name if len(streams) == 1 else f"{m.stream}: {m.name}" for m in measures],
+        values=[measure.value for measure in measures],
+        expected=[measure.expected for measure in measures],
+        tolerances=[measure.tolerance for measure in measures],
+    )
+
+
+def _displacements(streams: Sequence[Stream]) -> Lines:
+    """Return how far samples are moved, as shares of the epoch, beside what chance gives."""
+    edges = np.linspace(0, 1, _NUM_BINS + 1)
+    series = []
+    for stream in streams:
+        places = (stream.positions + 0.5) / stream.num_positions
+        moved = np.abs((stream.indices + 0.5) / stream.size - places)
+        counts = np.histogram(moved, edges)[0]
+        shares = (counts / max(1, counts.sum())).tolist()
+        series.append(Series(name=stream.name, values=shares))
+    # The distance of two random places in [0, 1) has the density 2 - 2x.
+    chance = (2 * edges - edges**2)[1:] - (2 * edges - edges**2)[:-1]
+    series.append(Series(name="chance", values=chance.tolist(), style="dashed"))
+    return Lines(
+        title="How far samples are moved",
+        x_label="distance, as a share of the data",
+        y_label="share of samples",
+        x=((edges[1:] + edges[:-1]) / 2).tolist(),
+        series=series,
+        format="share",
+    )
+
+
+def _scatter(streams: Sequence[Stream]) -> Scatter:
+    most = _MOST_POINTS // max(1, len(streams))
+    points = []
+    for stream in streams:
+        positions, indices = stream.positions, stream.indices
+        chosen = np.linspace(0, len(indices) - 1, min(most, len(indices))).astype(np.int64)
+        places = positions[chosen] / stream.num_positions
+        points.append(np.stack([places, indices[chosen] / stream.size], axis=1).tolist())
+    return Scatter(
+        title="Where samples go",
+        note="Lines or bands would show an order that is left over.",
+        x_label="position in the epoch",
+        y_label="index in the source",
+        names=[stream.name for stream in streams],
+        points=points,
+    )

@@ -1,0 +1,126 @@
+"""Reports of all kinds: of plans, of resized plans, and of logs with and without faults."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from feedline.plan import SamplePlan, Shuffled
+from feedline.report import Report, report_config, report_logs
+from feedline.runs import ConsumptionLog, RunConfig
+
+MIXTURE: dict[str, Any] = {
+    "ranks": 4,
+    "batch_size": 8,
+    "grad_acc_steps": 2,
+    "data": {
+        "mixture": [
+            {"name": "web", "samples": 6000, "weight": 3},
+            {"name": "books", "samples": 2000, "weight": 1},
+            {"name": "code", "samples": 900, "weight": 1},
+        ],
+        "phases": [{"position": 4000, "weights": {"web": 1, "books": 1, "code": 2}}],
+    },
+}
+BUCKETS: dict[str, Any] = {
+    "ranks": 3,
+    "batch_size": 16,
+    "tail": "pad",
+    "data": {
+        "mode": "interleaved",
+        "buckets": [
+            {"name": "512x512", "samples": 1001, "batch_size": 16},
+            {"name": "1024x1024", "samples": 403, "batch_size": 4},
+        ],
+    },
+}
+WINDOWS: dict[str, Any] = {
+    "ranks": 4,
+    "batch_size": 16,
+    "tail": "even",
+    "data": {"chunks": {"num_chunks": 40, "chunk_size": 100, "preload": 4}},
+}
+HUGE: dict[str, Any] = {"ranks": 16384, "batch_size": 32, "data": {"samples": 10**12}}
+TINY: dict[str, Any] = {"batch_size": 1, "data": {"samples": 1}}
+
+
+def of_config(values: dict[str, Any], **options: Any) -> Report:
+    return report_config(RunConfig.from_dict(values), **options)
+
+
+def write_logs(folder: Path, *, names: tuple[str, str] = ("web", "books"), drop: int = 0) -> Path:
+    """The logs of a training that is resized twice and killed once: 960 samples, batches of 4.
+
+    What the ranks get is what a plan says, so that nothing is lost, unless `drop` samples are left
+    out of the first batch.
+    """
+    plan = SamplePlan(order=Shuffled(num_samples=960, seed=3), tail="drop")
+    sources = dict(zip(names, (640, 320), strict=True))
+    info = {"sources": sources, "weights": sources, "tail": "drop", "batch_size": 4}
+    segment, before = plan.segment(world_size=2, batch_size=4), 0
+    # Batches that each run does, and those before its last checkpoint: 5 of the second are lost.
+    for number, ranks, done, saved in [(1, 2, 40, 40), (2, 3, 25, 20), (3, 1, 100, 100)]:
+        if number > 1:
+            segment = plan.resume(segment.cursor(before), world_size=ranks, batch_size=4)
+        first = step = {1: 0, 2: 40, 3: 60}[number]
+        for rank in range(ranks):
+            path = folder / f"run {number}" / f"rank{rank}.log"
+            run = f"run {number}"
+            with ConsumptionLog(path, rank=rank, world_size=ranks, run=run, info=info) as log:
+                log.event("start" if number == 1 else "resume", step=first)
+                for step, batch in enumerate(segment.block(rank, 0, done), first):
+                    left_out = drop if (number, rank, step) == (1, 0, 0) else 0
+                    wait = 0.2 if step == first else 0.001 * (rank + 1)
+                    ids = batch.indices[left_out:]
+                    log.record(epoch=0, step=step, batch=batch.number, ids=ids, wait=wait)
+                    if step % 10 == 9:
+                        log.event("checkpoint", step=step + 1, loss=1 / (step + 1))
+                if number == 3:
+                    log.event("epoch_end", epoch=0, step=step)
+                if number != 2:
+                    log.event("stop", step=step + 1, reason="a signal" if number == 1 else None)
+        before = saved
+    return folder
+
+
+def write_padded_logs(folder: Path) -> Path:
+    """The logs of two epochs on two ranks, whose last batch is half padding."""
+    for rank in range(2):
+        info = {"num_samples": 30, "batch_size": 8}
+        with ConsumptionLog(
+            folder / f"rank{rank}.log", rank=rank, world_size=2, run="one", info=info
+        ) as log:
+            log.event("start")
+            for epoch in range(2):
+                ids = np.arange(rank, 32, 2)
+                for batch in range(2):
+                    own = ids[8 * batch : 8 * batch + 8]
+                    log.record(
+                        epoch=epoch,
+                        step=2 * epoch + batch,
+                        batch=batch,
+                        ids=own % 30,
+                        is_real=own < 30,
+                        wait=0.01,
+                    )
+                log.event("epoch_end", epoch=epoch, step=2 * epoch + 1)
+            log.event("stop", step=4)
+    return folder
+
+
+#: How to make a report of each kind, in a folder that may be written to.
+REPORTS: dict[str, Callable[[Path], Report]] = {
+    "mixture": lambda _: of_config(MIXTURE),
+    "mixture, resized": lambda _: of_config(MIXTURE, resize=[4, 3, 7]),
+    "buckets": lambda _: of_config(BUCKETS),
+    "windows": lambda _: of_config(WINDOWS),
+    "windows, resized": lambda _: of_config(WINDOWS, resize=[4, 9]),
+    "huge, resized": lambda _: of_config(HUGE, resize=[16384, 512, 7]),
+    "tiny": lambda _: of_config(TINY),
+    "logs": lambda folder: report_logs([write_logs(folder)]),
+    "logs with a loss": lambda folder: report_logs([write_logs(folder, drop=1)]),
+    "logs of two epochs": lambda folder: report_logs([write_padded_logs(folder)]),
+}
