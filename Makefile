@@ -16,7 +16,7 @@ BENCH := $(VENV_BENCH)/.installed
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-matrix test-annbatch bench lint format docs clean
+.PHONY: help demo test test-slow test-matrix test-annbatch bench bench-plots lint format docs clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -38,16 +38,22 @@ test-annbatch: ## Run the tests beside annbatch, on a Python 3.12 or 3.13 if the
 	@$(require-python)
 	$(PYTHON) scripts/test_annbatch.py
 
-bench: $(BENCH) ## Run the benchmarks (installs their peers into .venv-bench)
-	$(VENV_BENCH)/bin/python benchmarks/plan.py
-	$(VENV_BENCH)/bin/python benchmarks/samplers.py
-	$(VENV_BENCH)/bin/python benchmarks/folder.py
-	$(VENV_BENCH)/bin/python benchmarks/steps.py
-	$(VENV_BENCH)/bin/python benchmarks/cli.py
-	@$(PYTHON) scripts/test_annbatch.py --collect-only --quiet >/dev/null && \
-		test -x .venv-annbatch/bin/python && \
-		PYTHONPATH=src .venv-annbatch/bin/python benchmarks/chunks.py \
-		|| echo "no Python 3.12 found, so benchmarks/chunks.py did not run"
+bench: $(BENCH) ## Run the benchmarks and draw the plots (installs their peers into .venv-bench)
+	@failed=; \
+	for name in plan samplers folder steps cli; do \
+		$(VENV_BENCH)/bin/python benchmarks/$$name.py || failed="$$failed $$name"; \
+	done; \
+	if $(PYTHON) scripts/test_annbatch.py --collect-only --quiet >/dev/null \
+		&& test -x .venv-annbatch/bin/python; then \
+		PYTHONPATH=src .venv-annbatch/bin/python benchmarks/chunks.py || failed="$$failed chunks"; \
+	else \
+		echo "no Python 3.12 found, so benchmarks/chunks.py did not run"; \
+	fi; \
+	$(VENV_BENCH)/bin/python benchmarks/plots.py || failed="$$failed plots"; \
+	test -z "$$failed" || { echo "failed, or missed a target:$$failed" >&2; exit 1; }
+
+bench-plots: $(BENCH) ## Draw the plots of the last benchmarks into docs/images
+	$(VENV_BENCH)/bin/python benchmarks/plots.py
 
 lint: $(DEV) ## Check style, formatting and types
 	$(VENV)/bin/ruff check .

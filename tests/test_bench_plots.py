@@ -1,0 +1,166 @@
+"""The pictures of the benchmarks say what the results say, and nothing else."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import sys
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+PICTURES = sorted((ROOT / "docs" / "images").glob("bench-*.svg"))
+PAGE = ROOT / "docs" / "benchmarks.md"
+SVG = "{http://www.w3.org/2000/svg}"
+REMEDY = "the results have changed since the plots were drawn: run `make bench-plots`"
+
+each_picture = pytest.mark.parametrize("path", PICTURES, ids=lambda path: path.stem)
+
+
+def content_of(path: Path) -> dict[str, Any]:
+    """What a picture says, from its metadata."""
+    found: dict[str, Any] = json.loads(ElementTree.parse(path).findtext(f"{SVG}metadata") or "")
+    return found
+
+
+def texts_of(path: Path) -> list[str]:
+    return ["".join(text.itertext()).strip() for text in ElementTree.parse(path).iter(f"{SVG}text")]
+
+
+def parts_of(content: Any, key: str) -> Iterator[dict[str, Any]]:
+    """All dictionaries in a content that have this key."""
+    if isinstance(content, dict):
+        if key in content:
+            yield content
+        content = list(content.values())
+    if isinstance(content, list):
+        for part in content:
+            yield from parts_of(part, key)
+
+
+def results() -> dict[str, Any]:
+    return {path.stem: json.loads(path.read_text("utf-8")) for path in RESULTS.glob("*.json")}
+
+
+def figures_in(found: Any, place: tuple[str | int, ...]) -> Iterator[tuple[str | int, ...]]:
+    """The places of all measured figures; the size of a dataset is none."""
+    if isinstance(found, dict | list):
+        items = found.items() if isinstance(found, dict) else enumerate(found)
+        for key, part in items:
+            yield from figures_in(part, (*place, key))
+    elif isinstance(found, int | float) and place[-1] != "n":
+        yield place
+
+
+def report_lines(verdict: str = "met|MISSED") -> set[str]:
+    """The lines about targets in all reports."""
+    pattern = re.compile(rf"^- ((?:{verdict}): .*)$", re.MULTILINE)
+    return {
+        line for path in RESULTS.glob("*.md") for line in pattern.findall(path.read_text("utf-8"))
+    }
+
+
+@pytest.fixture
+def plots(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The script that draws, which needs matplotlib for the drawing alone."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    spec = importlib.util.spec_from_file_location("plots", ROOT / "benchmarks" / "plots.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "plots", module)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_pictures_in_documents_exist() -> None:
+    named = set()
+    for document in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
+        for link in re.findall(r"[\w./-]*bench-[\w-]+\.svg", document.read_text("utf-8")):
+            assert (document.parent / link).resolve() in PICTURES, f"{link} in {document.name}"
+            named.add(Path(link).name)
+    assert named == {path.name for path in PICTURES}
+
+
+@each_picture
+def test_a_picture_refers_to_nothing_and_runs_nothing(path: Path) -> None:
+    text = path.read_text("utf-8")
+    assert len(text) < 100_000
+    assert "<!" not in text
+    assert "@import" not in text
+    for element in ElementTree.fromstring(text).iter():
+        assert element.tag.removeprefix(SVG) not in {"script", "foreignObject", "image", "a"}
+        for name, value in element.attrib.items():
+            assert not name.startswith("on")
+            if name.endswith("href"):
+                assert value.startswith("#")
+            assert all(link.startswith("#") for link in re.findall(r"url\((.*?)\)", value))
+
+
+@each_picture
+def test_numbers_of_a_picture_are_those_of_the_results(path: Path) -> None:
+    found = results()
+    numbers = list(parts_of(content_of(path), "source"))
+    assert numbers
+    for number in numbers:
+        value: Any = found
+        for key in number["source"]:
+            value = value[key]
+        assert number["value"] == value, REMEDY
+
+
+@each_picture
+def test_a_picture_is_the_one_of_the_last_results(path: Path, plots: ModuleType) -> None:
+    expected = {picture.name: picture.content() for picture in plots.pictures()}
+    assert content_of(path) == expected[path.stem], REMEDY
+
+
+@each_picture
+def test_a_picture_shows_what_it_says(path: Path) -> None:
+    content, shown = content_of(path), texts_of(path)
+    last = [text.split(" ", 1)[-1] for text in shown]  # behind the name of its curve
+    for number in parts_of(content, "source"):
+        assert number["text"] in shown + last
+    for target in parts_of(content, "met"):
+        assert target["text"] in shown
+    assert content["caption"] in " ".join(shown)
+
+
+def test_every_figure_is_in_a_picture() -> None:
+    shown = {tuple(n["source"]) for path in PICTURES for n in parts_of(content_of(path), "source")}
+    measured = {place for name, found in results().items() for place in figures_in(found, (name,))}
+    assert shown == measured
+
+
+def test_every_target_is_in_a_picture() -> None:
+    shown = {target["line"] for path in PICTURES for target in parts_of(content_of(path), "met")}
+    assert shown == report_lines()
+
+
+def test_missed_targets_are_shown_as_missed() -> None:
+    for target in (t for path in PICTURES for t in parts_of(content_of(path), "met")):
+        assert target["text"].endswith("MISSED") == (not target["met"])
+        if target["line"].startswith("MISSED"):
+            assert not target["met"]
+
+
+def test_missed_targets_are_those_that_the_page_names() -> None:
+    missed = {line.removeprefix("MISSED: ") for line in report_lines("MISSED")}
+    section = PAGE.read_text("utf-8").partition("## What is missed")[2]
+    assert set(re.findall(r"`([^`]+)`", section)) == missed
+
+
+def test_peers_on_the_page_are_those_that_are_pinned() -> None:
+    page = " ".join(PAGE.read_text("utf-8").split())
+    for name, file in (("torch", "dev"), ("grain", "bench"), ("annbatch", "annbatch")):
+        pins = (ROOT / "requirements" / f"{file}.txt").read_text("utf-8")
+        (version,) = re.findall(rf"^{name}==(.*)$", pins, re.MULTILINE)
+        assert f"{name} {version}" in page
