@@ -153,22 +153,18 @@ class Feed:
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the consumer is; save it on any rank, load it on any number of them."""
-        if self._loaded is not None:
-            cursor = self._loaded
-        elif self._delivered is not None:
-            cursor = self._delivered.segment.cursor(self._delivered.num_batches)
-        else:
-            cursor = Cursor(fields=self.plan.fields, epoch=self._epoch, changes=self.plan.changes)
-        return {"epoch": cursor.epoch, "cursor": cursor.to_dict()}
+        return self.state_before(0)
 
     def state_before(self, num_batches: int) -> dict[str, Any]:
         """Return where the consumer was before the latest batches that were handed out."""
-        delivered = self._delivered
-        if delivered is None or not num_batches:
-            return self.state_dict()
-        reached = delivered.num_batches - delivered.segment.num_done
-        num_batches = check_integer("num_batches", num_batches, 0, reached)
-        cursor = delivered.segment.cursor(delivered.num_batches - num_batches)
+        if self._delivered is not None:
+            segment, reached = self._delivered.segment, self._delivered.num_batches
+            most = reached - segment.num_done
+            cursor = segment.cursor(reached - check_integer("num_batches", num_batches, 0, most))
+        elif self._loaded is not None:
+            cursor = self._loaded
+        else:
+            cursor = Cursor(fields=self.plan.fields, epoch=self._epoch, changes=self.plan.changes)
         return {"epoch": cursor.epoch, "cursor": cursor.to_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

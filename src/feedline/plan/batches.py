@@ -52,6 +52,11 @@ class Block:
     def __len__(self) -> int:
         return len(self.bounds) - 1
 
+    @property
+    def real_indices(self) -> NDArray[np.int64]:
+        """The entries that are no padding."""
+        return self.indices if self.is_real is None else self.indices[self.is_real]
+
     def part(self, start: int, stop: int) -> Block:
         """Return batches `[start, stop)`, by their own numbers, as a block."""
         low, high = start - self.first, stop - self.first

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.utils.data import BatchSampler, IterableDataset, default_collate, default_convert
 from torch.utils.data import DataLoader as TorchDataLoader
+from torch.utils.data import IterableDataset
 
 from feedline.errors import InvalidValueError, check_integer
 from feedline.feed import IdTrail, PlannedMarks, planned_ids
 from feedline.plan import Block
+from feedline.torch.delivered import Delivered, Delivering, NotedIndices
 from feedline.torch.distributed import DistributedSampler, SampleSampler
 from feedline.torch.fed_dataset import FedDataset
-from feedline.torch.plan_sampler import Pass, PlanSampler
+from feedline.torch.loader_arguments import (
+    SampleBatches,
+    as_is,
+    check_no_batching,
+    collate_whole,
+    plan_sampler_of,
+)
+from feedline.torch.plan_sampler import Pass
 from feedline.torch.shield import Shielded, born_shielded
 
 __all__ = ["DataLoader"]
@@ -69,9 +76,9 @@ class DataLoader(TorchDataLoader[Item]):
         **options: Any,
     ) -> None:
         if isinstance(dataset, FedDataset):
-            _check_alone(sampler, batch_sampler, batch_size, shuffle)
+            check_no_batching(sampler, batch_sampler, batch_size, shuffle)
             batch_size = None
-            options.setdefault("collate_fn", _as_is)
+            options.setdefault("collate_fn", as_is)
         elif isinstance(dataset, IterableDataset):
             raise InvalidValueError(
                 f"dataset={type(dataset).__name__} must be a map-style dataset or one of "
@@ -86,7 +93,7 @@ class DataLoader(TorchDataLoader[Item]):
         if isinstance(dataset, FedDataset):
             self._plan_sampler, self._entries_per_batch = dataset.batches, 1
         else:
-            self._plan_sampler, self._entries_per_batch = _plan_sampler(
+            self._plan_sampler, self._entries_per_batch = plan_sampler_of(
                 sampler, batch_sampler, batch_size
             )
         in_batches = batch_sampler is not None or batch_size is not None
@@ -106,7 +113,7 @@ class DataLoader(TorchDataLoader[Item]):
             object.__setattr__(
                 self,
                 "batch_sampler",
-                _SampleBatches(self._plan_sampler, self._entries_per_batch, self._drops_last()),
+                SampleBatches(self._plan_sampler, self._entries_per_batch, self._drops_last()),
             )
         self._plan_sampler.loader_record.update(drop_last=self._drops_last())
         if isinstance(self._plan_sampler, SampleSampler):
@@ -114,7 +121,7 @@ class DataLoader(TorchDataLoader[Item]):
         self.with_mask = with_mask
         #: Whether batches are compared with the plan as they are handed out.
         self.tracks_ids = False
-        self._delivered: _Delivered | None = None
+        self._delivered: Delivered | None = None
 
     @property
     def epoch(self) -> int:
@@ -168,7 +175,7 @@ class DataLoader(TorchDataLoader[Item]):
             )
         return delivered.marks.of(delivered.num_batches - 1)
 
-    def _latest(self) -> _Delivered:
+    def _latest(self) -> Delivered:
         delivered = self._delivered
         if delivered is None or not delivered.num_batches:
             raise InvalidValueError(
@@ -185,7 +192,7 @@ class DataLoader(TorchDataLoader[Item]):
     def _index_sampler(self) -> Any:
         # What torch takes indices from; noted here, in the order in which batches come back.
         inner = super()._index_sampler
-        return inner if isinstance(self.dataset, FedDataset) else _Noted(inner, self)
+        return inner if isinstance(self.dataset, FedDataset) else NotedIndices(inner, self)
 
     def current_notes(self) -> deque[Any] | None:
         """Return where to note what is asked for in the pass that has begun."""
@@ -193,11 +200,7 @@ class DataLoader(TorchDataLoader[Item]):
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the training loop is: the batches that it has received."""
-        delivered = self._current()
-        if delivered is None:
-            return self._plan_sampler.state_dict()
-        num_entries = delivered.num_batches * self._entries_per_batch
-        return self._plan_sampler.state_after(delivered.running, num_entries)
+        return self.state_before(0)
 
     def state_before(self, num_batches: int) -> dict[str, Any]:
         """Return where the training loop was before the latest batches that it received."""
@@ -205,7 +208,7 @@ class DataLoader(TorchDataLoader[Item]):
         high = 0 if delivered is None else delivered.num_batches
         num_batches = check_integer("num_batches", num_batches, 0, high)
         if delivered is None:
-            return self.state_dict()
+            return self._plan_sampler.state_dict()
         num_entries = (delivered.num_batches - num_batches) * self._entries_per_batch
         return self._plan_sampler.state_after(delivered.running, num_entries)
 
@@ -223,7 +226,7 @@ class DataLoader(TorchDataLoader[Item]):
             self._plan_sampler.set_epoch(self._plan_sampler.epoch + 1)
         running = self._plan_sampler.begin()
         num_expected = self._num_batches_in(running.segment.num_batches - running.start)
-        self._delivered = _Delivered(running, num_expected)
+        self._delivered = Delivered(running, num_expected)
         if self.tracks_ids and not isinstance(self.dataset, FedDataset):
             rank, together = self._plan_sampler.rank, self._entries_per_batch
             self._delivered.trail = IdTrail(
@@ -232,9 +235,9 @@ class DataLoader(TorchDataLoader[Item]):
         if isinstance(self.dataset, FedDataset) and self.num_workers:
             self.dataset.announce(running)
         with self._plan_sampler.bound_to(running), born_shielded(self):
-            return _Delivering(self, self._delivered, super().__iter__())
+            return Delivering(self, self._delivered, super().__iter__())
 
-    def _current(self) -> _Delivered | None:
+    def _current(self) -> Delivered | None:
         """Return the latest pass, unless the sampler was moved elsewhere since it began."""
         delivered = self._delivered
         if delivered is None or not self._plan_sampler.is_in(delivered.running):
@@ -250,8 +253,7 @@ class DataLoader(TorchDataLoader[Item]):
         return bool(getattr(self.batch_sampler, "drop_last", False)) and self._entries_per_batch > 1
 
     def _num_real(self, running: Pass, number: int, rank: int) -> int:
-        block = self._block_of(running, number, rank)
-        return len(block.indices) if block.is_real is None else int(block.is_real.sum())
+        return len(self._block_of(running, number, rank).real_indices)
 
     def _block_of(self, running: Pass, number: int, rank: int) -> Block:
         """Return what the plan says of the `number`-th batch of a pass."""
@@ -265,139 +267,3 @@ class DataLoader(TorchDataLoader[Item]):
         if block.is_real is None:
             return torch.ones(len(block.indices), dtype=torch.bool)
         return torch.from_numpy(block.is_real)
-
-
-class _Noted:
-    """An index sampler whose loader takes note of what it yields."""
-
-    def __init__(self, inner: Any, loader: DataLoader[Any]) -> None:
-        self._inner = inner
-        self._loader = loader
-
-    def __iter__(self) -> Iterator[Any]:
-        # At once: the sampler is bound to a pass while torch makes its iterator.
-        return _noted(iter(self._inner), self._loader.current_notes())
-
-    def __len__(self) -> int:
-        return len(self._inner)
-
-
-def _noted(entries: Iterator[Any], notes: deque[Any] | None) -> Iterator[Any]:
-    for indices in entries:
-        if notes is not None:
-            notes.append(indices)
-        yield indices
-
-
-class _SampleBatches(BatchSampler):
-    """torch's BatchSampler around one of our samplers, cutting batches out of whole blocks."""
-
-    def __iter__(self) -> Iterator[list[int]]:
-        assert isinstance(self.sampler, SampleSampler)
-        return self.sampler.batches(self.batch_size, self.drop_last)
-
-
-@dataclass
-class _Delivered:
-    """How far a pass has come. The loader holds this, and not the iterator: an iterator that the
-    training loop has dropped must be free to end its workers."""
-
-    running: Pass
-    num_expected: int
-    num_batches: int = 0
-    trail: IdTrail | None = None
-    marks: PlannedMarks | None = None
-    asked: deque[Any] = field(default_factory=deque)
-    latest: Any = None
-
-    def take_note(self) -> None:
-        """Take note of what was asked for to get the batch that has come."""
-        # Of datasets that make their own batches, nothing is asked for.
-        self.latest = self.asked.popleft() if self.asked else None
-        if self.trail is not None:
-            self.trail.deliver(self.latest)
-
-
-class _Delivering(Iterator[Any]):
-    """An iterator of torch's loader that counts what it hands out."""
-
-    def __init__(
-        self, loader: DataLoader[Any], delivered: _Delivered, batches: Iterator[Any]
-    ) -> None:
-        self._loader = loader
-        self._delivered = delivered
-        self._batches = batches
-        self._num_failed = 0
-
-    def __next__(self) -> Any:
-        try:
-            batch = next(self._batches)
-        except StopIteration:
-            raise
-        except Exception:
-            # The loop may go on after an error; then the batch that failed has been passed over.
-            self._num_failed += 1
-            self._delivered.take_note()
-            raise
-        number = self._delivered.num_batches + self._num_failed
-        self._delivered.num_batches = number + 1
-        self._num_failed = 0
-        self._delivered.take_note()
-        if self._loader.with_mask:
-            return batch, self._loader.mask_of(self._delivered.running, number)
-        return batch
-
-    def __len__(self) -> int:
-        return len(self._loader)
-
-
-def _as_is(batch: Any) -> Any:
-    """Return a batch that a dataset has made, as it is."""
-    return batch
-
-
-def _check_alone(
-    sampler: Any, batch_sampler: Any, batch_size: int | None, shuffle: bool | None
-) -> None:
-    """Raise if batches are described that the dataset itself makes."""
-    if sampler is not None or batch_sampler is not None or shuffle or batch_size not in (None, 1):
-        raise InvalidValueError(
-            f"batch_size={batch_size!r}, shuffle={shuffle!r} and samplers must be left out: the "
-            "dataset makes its own batches; set these in its configuration"
-        )
-
-
-def collate_whole(batch: Any) -> Any:
-    """Return a fetched batch as tensors: a list of samples is stacked, anything else is a batch."""
-    return default_collate(batch) if isinstance(batch, list) else _convert(batch)
-
-
-def _convert(batch: Any) -> Any:
-    # torch leaves this function untyped.
-    return default_convert(batch)  # type: ignore[no-untyped-call]
-
-
-def _plan_sampler(
-    sampler: Any, batch_sampler: Any, batch_size: int | None
-) -> tuple[PlanSampler[Any], int]:
-    """Return our sampler in what a loader was given, and how many of its entries make a batch."""
-    if type(batch_sampler) is BatchSampler:
-        sampler, batch_size, batch_sampler = batch_sampler.sampler, batch_sampler.batch_size, None
-    if batch_sampler is None:
-        if isinstance(sampler, SampleSampler):
-            return sampler, batch_size or 1
-        if isinstance(sampler, PlanSampler):
-            raise InvalidValueError(
-                f"sampler={type(sampler).__name__} yields batches; give it as batch_sampler"
-            )
-    elif isinstance(batch_sampler, PlanSampler) and not isinstance(batch_sampler, SampleSampler):
-        return batch_sampler, 1
-    elif isinstance(batch_sampler, SampleSampler):
-        raise InvalidValueError(
-            f"batch_sampler={type(batch_sampler).__name__} yields samples; give it as sampler"
-        )
-    chosen = sampler if batch_sampler is None else batch_sampler
-    raise InvalidValueError(
-        f"sampler={type(chosen).__name__} must be one of Feedline's, which know their place; use "
-        "feedline.torch.DistributedSampler or another of its samplers"
-    )
