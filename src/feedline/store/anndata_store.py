@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.errors import DamagedDataError, InvalidValueError, check_sequence
-from feedline.store.csr_store import CsrPart, CsrStore
+from feedline.store.csr_store import CsrPart, CsrStore, may_lack_columns
 from feedline.store.dense_store import DensePart, DenseStore
 from feedline.store.zarr_reading import damage_in, open_zarr, plain_codecs, read_whole
 from feedline.store.zarr_runs import ZarrArray
@@ -98,8 +98,9 @@ def _part_of(folder: Path, matrix: Any) -> CsrPart | DensePart:
         return CsrPart(
             name=str(folder),
             data=ZarrArray(data, may_lack=_never),
-            # With one column all indices are zeros, which zarr does not store.
-            indices=ZarrArray(indices, may_lack=_always if num_columns == 1 else _never),
+            indices=ZarrArray(
+                indices, may_lack=_always if may_lack_columns(num_columns) else _never
+            ),
             indptr=read_whole(edges).astype(np.int64),
             num_columns=num_columns,
         )

@@ -13,10 +13,11 @@ from feedline.errors import DamagedDataError
 from feedline.store.matrix import Request, check_alike, rows_of_request
 from feedline.store.pool import GrowingPool
 from feedline.store.ragged import copy_runs
+from feedline.store.row_parts import rows_by_part
 from feedline.store.runs import runs_of
 from feedline.store.zarr_runs import ZarrArray, read_runs
 
-__all__ = ["CsrPart", "CsrStore"]
+__all__ = ["CsrPart", "CsrStore", "csr_of_views", "may_lack_columns"]
 
 Indices = NDArray[np.int64]
 
@@ -92,14 +93,11 @@ class CsrStore:
     def fetch(self, request: Request) -> CsrRows:
         """Read the rows of a load request; each inner chunk is decoded once."""
         rows = rows_of_request(request, self.shape[0])
-        which = np.searchsorted(self._edges, rows, side="right") - 1
         starts, ends = np.empty_like(rows), np.empty_like(rows)
         reads = []
         num_values = 0
-        for number in np.unique(which).tolist():
+        for number, chosen, local in rows_by_part(rows, self._edges):
             part = self._parts[number]
-            chosen = np.flatnonzero(which == number)
-            local = rows[chosen] - self._edges[number]
             first, end = part.indptr[local], part.indptr[local + 1]
             runs = runs_of(first, end, part.chunk_size)
             # A row without values may lie outside of all runs, and there may be none.
@@ -167,8 +165,6 @@ class CsrRows:
 
     def take(self, places: Indices) -> Any:
         """Return the rows at these places as a scipy CSR matrix."""
-        from scipy.sparse import csr_matrix
-
         starts, ends = self._starts[places], self._ends[places]
         num_values = int((ends - starts).sum())
         # 32 bits wherever they are enough, as scipy does it.
@@ -180,9 +176,27 @@ class CsrRows:
         copy_runs(starts, ends, self._source, (data, columns))
         if columns is not indices:
             indices[:] = columns
-        # Given to the constructor, arrays that are views of larger memory would be copied.
-        matrix = csr_matrix((len(places), self._num_columns), dtype=value_type)
-        matrix.data, matrix.indices = data, indices
-        matrix.indptr = np.zeros(len(places) + 1, index_type)
-        np.cumsum(ends - starts, out=matrix.indptr[1:])
-        return matrix
+        indptr = np.zeros(len(places) + 1, index_type)
+        np.cumsum(ends - starts, out=indptr[1:])
+        return csr_of_views(data, indices, indptr, self._num_columns)
+
+
+def csr_of_views(
+    data: NDArray[Any], indices: NDArray[Any], indptr: NDArray[Any], num_columns: int
+) -> Any:
+    """Return a scipy CSR matrix of arrays that may be views of larger memory; none is copied."""
+    from scipy.sparse import csr_matrix
+
+    # Given to the constructor, such arrays would be copied.
+    matrix = csr_matrix((len(indptr) - 1, num_columns), dtype=data.dtype)
+    matrix.data, matrix.indices, matrix.indptr = data, indices, indptr
+    return matrix
+
+
+def may_lack_columns(num_columns: int) -> bool:
+    """Return whether files of `indices` may be missing in a matrix of so many columns.
+
+    With one column all indices are zeros, which zarr does not store. With more of them, a file that
+    was lost must not pass for zeros.
+    """
+    return num_columns == 1

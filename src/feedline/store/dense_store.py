@@ -13,6 +13,7 @@ from feedline.errors import DamagedDataError
 from feedline.store.gather import RowSource
 from feedline.store.matrix import Request, check_alike, rows_of_request
 from feedline.store.pool import GrowingPool
+from feedline.store.row_parts import rows_by_part
 from feedline.store.runs import runs_of
 from feedline.store.zarr_runs import ZarrArray, read_runs
 
@@ -64,14 +65,11 @@ class DenseStore:
     def fetch(self, request: Request) -> DenseRows:
         """Read the rows of a load request; each chunk is decoded once."""
         rows = rows_of_request(request, self.shape[0])
-        which = np.searchsorted(self._edges, rows, side="right") - 1
         places = np.empty(len(rows), np.int64)
         reads = []
         num_rows = 0
-        for number in sorted(set(which.tolist())):
+        for number, chosen, local in rows_by_part(rows, self._edges):
             part = self._parts[number]
-            chosen = which == number
-            local = rows[chosen] - self._edges[number]
             runs = runs_of(local, local + 1, part.array.chunk_size)
             places[chosen] = runs.places_of(local) + num_rows
             reads.append((part, runs, num_rows))

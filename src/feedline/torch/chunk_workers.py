@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Dataset
 
 from feedline.feed.chunk_loader import LoadedRequest
+from feedline.store.csr_store import csr_of_views
 from feedline.store.matrix import MatrixStore, rows_of_request
+from feedline.torch.loader_arguments import as_is
 from feedline.torch.shield import Shielded, born_shielded
 
 __all__ = ["RequestsInWorkers"]
@@ -42,7 +44,7 @@ class RequestsInWorkers:
             prefetch_factor=num_ahead,
             persistent_workers=persistent_workers,
             multiprocessing_context=context,
-            collate_fn=_as_is,
+            collate_fn=as_is,
             worker_init_fn=Shielded(),
         )
 
@@ -103,16 +105,7 @@ class _SentRows:
                 yield self._sparse(arrays, first, end), rows[first:end]
 
     def _sparse(self, arrays: list[NDArray[Any]], first: int, end: int) -> Any:
-        from scipy.sparse import csr_matrix
-
         data, indices, indptr = arrays
         values = slice(indptr[first], indptr[end])
-        # Given to the constructor, arrays that are views of larger memory would be copied.
-        matrix = csr_matrix((end - first, self.shape[1]), dtype=data.dtype)
-        matrix.data, matrix.indices = data[values], indices[values]
-        matrix.indptr = indptr[first : end + 1] - indptr[first]
-        return matrix
-
-
-def _as_is(rows: Any) -> Any:
-    return rows
+        edges = indptr[first : end + 1] - indptr[first]
+        return csr_of_views(data[values], indices[values], edges, self.shape[1])

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.errors import DamagedDataError, InvalidValueError
+from feedline.store.csr_store import may_lack_columns
 from feedline.store.packing.anndata_nodes import Node
 from feedline.store.packing.anndata_rows import Ragged, Scan
 from feedline.store.packing.batch import SourceFault
@@ -29,7 +30,9 @@ class SparseMatrix:
         self.where = node.where
         self._max_bytes = max_bytes
         self._data = node.child("data").as_matrix(lambda start, end: False)
-        self._indices = node.child("indices").as_matrix(self._are_first_columns)
+        self._indices = node.child("indices").as_matrix(
+            lambda start, end: may_lack_columns(self.num_columns)
+        )
         self._indptr = node.child("indptr")
         self.num_rows, self.num_columns = _shape_of(node)
         self.dtype = self._data.dtype
@@ -65,14 +68,6 @@ class SparseMatrix:
             arrays = data.read(first, last).copy(), columns
             yield start, stop, Ragged(np.diff(edges), arrays)
             start = stop
-
-    def _are_first_columns(self, start: int, end: int) -> bool:
-        """Whether values `[start, end)` can all lie in column 0: no row has two of them."""
-        for first in range(0, self.num_rows, _MAX_BLOCK_ROWS):
-            edges = self._indptr.read(first, min(self.num_rows, first + _MAX_BLOCK_ROWS) + 1)
-            if (np.diff(np.clip(edges.astype(np.int64), start, end)) > 1).any():
-                return False
-        return True
 
     def _check_arrays(self) -> int:
         shapes = self._data.shape, self._indices.shape, self._indptr.shape

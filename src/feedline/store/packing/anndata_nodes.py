@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,7 +28,7 @@ __all__ = ["MayLack", "Node", "open_node"]
 MayLack = Callable[[int, int], bool]
 
 
-class Node:
+class Node(ABC):
     """A group or an array of a file; `where` names both for messages."""
 
     def __init__(self, raw: Any, path: Path, name: str) -> None:
@@ -49,9 +50,9 @@ class Node:
             raise DamagedDataError(f"{self.where}: has no {name!r:.80}")
         return found
 
+    @abstractmethod
     def get(self, name: str) -> Node | None:
         """Return what a group holds under a name, if there is something."""
-        raise NotImplementedError
 
     def as_matrix(self, may_lack: MayLack) -> Node:
         """Return the same array, to be read as fast as can be.
@@ -96,8 +97,9 @@ class Node:
             return values.astype(self.dtype, copy=False)
         return values.astype(object)
 
+    @abstractmethod
     def _read(self, start: int, stop: int) -> NDArray[Any]:
-        raise NotImplementedError
+        """Return entries along the first axis as the file has them."""
 
     def _check_array(self, chunks: tuple[int, ...] | None, itemsize: int) -> None:
         if not self.shape:

@@ -15,13 +15,13 @@ from feedline.store.packing.anndata_columns import check_path_name
 from feedline.store.packing.anndata_rows import Rows
 from feedline.store.packing.anndata_shuffle import RowShuffle
 from feedline.store.packing.anndata_sources import AnnDataFiles
-from feedline.store.packing.anndata_workshop import MARK, AnnDataWorkshop, told
+from feedline.store.packing.anndata_workshop import MARK, PACKED_ANNDATA
 from feedline.store.packing.anndata_writer import AnnDataWriter, chunk_entries
 from feedline.store.packing.keys import Seed, check_seed
 from feedline.store.packing.progress import Progress, open_progress
 from feedline.store.packing.settings import DEFAULT_MEMORY
 from feedline.store.packing.workshop import Workshop
-from feedline.store.packing.writing import sync_chunk
+from feedline.store.packing.writing import reported, sync_chunk
 
 __all__ = ["SOURCE_ROW", "AnnDataPackResult", "pack_anndata"]
 
@@ -111,7 +111,7 @@ and there is none
     if not isinstance(element, str) or not all(element.split("/")):
         raise InvalidValueError(f"element={element!r:.80} must be like 'X' or 'layers/counts'")
     _check_apart(paths, Path(os.path.abspath(folder)))
-    workshop = AnnDataWorkshop(folder, overwrite=overwrite)
+    workshop = Workshop(folder, overwrite=overwrite, product=PACKED_ANNDATA)
     with (
         open_progress(progress) as bars,
         AnnDataFiles(paths, element=element, obs=names, max_bytes=budget // 8) as files,
@@ -126,7 +126,7 @@ and there is none
             source_row=source_row,
             budget=budget,
         )
-        with told(workshop.folder):
+        with reported(workshop.folder, remedy="make space or repair the disk, and pack again"):
             # What a killed run has left is not gone on from: it is removed.
             workshop.open({"kind": "anndata"}, resume=False)
             try:

@@ -13,29 +13,65 @@ Only `data` ever gets a `metadata.json`, when everything else is on disk.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from feedline.errors import InvalidValueError, PackError
 from feedline.store.manifest import MANIFEST_NAME
 from feedline.store.packing.journal import Entry, Journal, read_journal
 from feedline.store.packing.writing import remove, reported, sync
 
-__all__ = ["Workshop"]
+__all__ = ["Product", "Workshop"]
 
 _VERSION = 1
 _ENTRIES = {"lock", "journal.jsonl", "data", "spills", "old"}
 
 
-class Workshop:
-    """Opens, locks and in the end publishes the folder in which packing goes on."""
+class Product(NamedTuple):
+    """What packing makes: how it is known at a place, and what is wrong with anything else."""
 
-    def __init__(self, folder: str | os.PathLike[str], *, overwrite: bool) -> None:
+    is_at: Callable[[Path], bool]
+    refusal: str
+
+
+def _is_packed_folder(folder: Path) -> bool:
+    if not folder.is_dir() or folder.is_symlink():
+        return False
+    if (folder / MANIFEST_NAME).is_file():
+        return True
+    parts = list(folder.iterdir())
+    return bool(parts) and all((part / MANIFEST_NAME).is_file() for part in parts)
+
+
+_PACKED_FOLDER = Product(
+    _is_packed_folder,
+    f"has no {MANIFEST_NAME}, so it is not a packed folder and will not be replaced",
+)
+
+
+class Workshop:
+    """Opens, locks and in the end publishes the folder in which packing goes on.
+
+    Args:
+        folder: Where the product will be.
+        overwrite: Whether to replace a product that is there.
+        product: What is made; nothing else is ever replaced.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        overwrite: bool,
+        product: Product = _PACKED_FOLDER,
+    ) -> None:
         self.folder = Path(os.path.abspath(folder))
         if not self.folder.name:
             raise InvalidValueError(f"folder={str(folder)!r} must not be the root of a disk")
         self._overwrite = overwrite
+        self._product = product
         self._partial = self.folder.with_name(self.folder.name + ".partial")
         self.data = self._partial / "data"
         self.spills = self._partial / "spills"
@@ -56,10 +92,9 @@ class Workshop:
                 f"{self.folder}: is there already; choose another folder, or replace it by "
                 "overwrite=True"
             )
-        if not _is_packed(self.folder):
+        if not self._product.is_at(self.folder):
             raise PackError(
-                f"{self.folder}: has no {MANIFEST_NAME}, so it is not a packed folder and will not "
-                "be replaced; choose another folder, or remove it"
+                f"{self.folder}: {self._product.refusal}; choose another folder, or remove it"
             )
 
     def open(self, parameters: dict[str, Any], *, resume: bool) -> None:
@@ -204,15 +239,6 @@ def _source_difference(before: dict[str, Any], after: dict[str, Any]) -> str:
         return f"source of {len(before['files'])} files, now {len(after['files'])} other files"
     changed = [b for b, a in zip(before["files"], after["files"], strict=True) if a != b]
     return f"source {changed[0][0]} has changed since (its size or time)"
-
-
-def _is_packed(folder: Path) -> bool:
-    if not folder.is_dir() or folder.is_symlink():
-        return False
-    if (folder / MANIFEST_NAME).is_file():
-        return True
-    parts = list(folder.iterdir())
-    return bool(parts) and all((part / MANIFEST_NAME).is_file() for part in parts)
 
 
 def _try_lock(descriptor: int) -> bool:

@@ -8,21 +8,26 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from feedline.errors import PackError
+from feedline.errors import FeedlineError, PackError
 from feedline.store.checksums import files_of
 
 __all__ = ["remove", "reported", "sync", "sync_chunk"]
 
 
+_GO_ON = "what is finished is kept, so make space or repair the disk, and pack again to go on"
+
+
 @contextmanager
-def reported(path: Path) -> Iterator[None]:
+def reported(path: Path, *, remedy: str = _GO_ON) -> Iterator[None]:
     """Turn a failure of the operating system into an error that names the file and the remedy."""
     try:
         yield
+    except FeedlineError:
+        # Some are failures of the operating system too, and name the file and the remedy already.
+        raise
     except OSError as error:
         raise PackError(
-            f"{error.filename or path}: cannot be written ({error.strerror or error}); what is "
-            "finished is kept, so make space or repair the disk, and pack again to go on"
+            f"{error.filename or path}: cannot be written ({error.strerror or error}); {remedy}"
         ) from None
 
 
