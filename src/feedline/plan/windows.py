@@ -105,11 +105,13 @@ class WindowPlan(Plan):
     seed: Seed = 0
 
     def __post_init__(self) -> None:
-        checked = self._order()
+        checked = self.order
         store(self, preload=checked.preload, seed=checked.seed)
         check_tail(self.tail)
 
-    def _order(self) -> WindowOrder:
+    @property
+    def order(self) -> WindowOrder:
+        """The order of samples that is dealt to the ranks."""
         return WindowOrder(
             chunks=self.chunks, preload=self.preload, shuffle=self.shuffle, seed=self.seed
         )
@@ -119,10 +121,10 @@ class WindowPlan(Plan):
         return self.chunks.num_samples
 
     def begin(self, epoch: int) -> Remaining:
-        return WindowRest.whole(self._order().at(epoch), self.tail)
+        return WindowRest.whole(self.order.at(epoch), self.tail)
 
     def describe(self) -> dict[str, Any]:
-        return {"kind": "window plan", "order": self._order().describe(), "tail": self.tail}
+        return {"kind": "window plan", "order": self.order.describe(), "tail": self.tail}
 
     def reads(self, segment: Segment, rank: int, start: int, stop: int) -> Indices:
         """Return the chunks that `rank` reads for batches `[start, stop)`, by first use."""

@@ -139,8 +139,7 @@ def planned_counts(plan: Plan, runs: Sequence[Run], epoch: int) -> Counts:
         for rank in range(segment.world_size):
             for start in range(0, stop, 1024):
                 block = segment.block(rank, start, min(start + 1024, stop))
-                real = block.indices if block.is_real is None else block.indices[block.is_real]
-                np.add.at(counts, real, 1)
+                np.add.at(counts, block.real_indices, 1)
     return counts
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.plan import Chunking, Segment, WindowOrder, WindowPlan
+from feedline.plan import Chunking, Segment, WindowPlan
 from feedline.plan.window_deal import WindowedOrder
 
 __all__ = ["ChunkReads", "count_reads", "estimate_reads"]
@@ -41,9 +41,7 @@ def estimate_reads(segment: Segment) -> ChunkReads:
     """
     plan = segment.plan
     assert isinstance(plan, WindowPlan)
-    order = WindowOrder(
-        chunks=plan.chunks, preload=plan.preload, shuffle=plan.shuffle, seed=plan.seed
-    ).at(segment.epoch)
+    order = plan.order.at(segment.epoch)
     world_size = segment.world_size
     num_rounds = -(-order.num_windows // world_size)
     # The last round is looked at on its own: ranks may share its windows.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.plan import BucketPlan, SamplePlan, WindowOrder, WindowPlan
+from feedline.plan import BucketPlan, EpochOrder, SamplePlan, WindowPlan
 from feedline.plan.bucket_deal import BucketRest
 from feedline.runs.run_config import RunConfig
 
@@ -51,32 +51,17 @@ def streams_of(config: RunConfig, epoch: int) -> Iterator[Stream]:
         yield from _streams_of_buckets(plan, epoch, config.batch_size)
     elif config.mixture is not None:
         yield from _streams_of_sources(config, epoch)
-    elif isinstance(plan, WindowPlan):
-        order = WindowOrder(
-            chunks=plan.chunks, preload=plan.preload, shuffle=plan.shuffle, seed=plan.seed
-        ).at(epoch)
-        size = order.num_positions
-        runs = [(run, order.indices(run)) for run in _runs(size, _MOST_POSITIONS)]
-        yield Stream(
-            name=config.sources[0].name,
-            size=size,
-            num_positions=size,
-            batch_size=config.batch_size,
-            runs=runs,
-            chunk_of=lambda indices: plan.chunks.rows_of(indices)[0],
-            num_chunks=plan.chunks.num_chunks,
-        )
     else:
-        assert isinstance(plan, SamplePlan)
-        prepared = plan.order.at(epoch)
-        size = prepared.num_positions
-        runs = [(run, prepared.indices(run)) for run in _runs(size, _MOST_POSITIONS)]
+        assert isinstance(plan, SamplePlan | WindowPlan)
+        order, chunks = plan.order.at(epoch), config.chunks
         yield Stream(
             name=config.sources[0].name,
-            size=size,
-            num_positions=size,
+            size=order.num_positions,
+            num_positions=order.num_positions,
             batch_size=config.batch_size,
-            runs=runs,
+            runs=_runs_of(order),
+            chunk_of=None if chunks is None else lambda indices: chunks.rows_of(indices)[0],
+            num_chunks=0 if chunks is None else chunks.num_chunks,
         )
 
 
@@ -109,8 +94,7 @@ def _streams_of_sources(config: RunConfig, epoch: int) -> Iterator[Stream]:
     mixture = config.mixture
     assert mixture is not None
     order = mixture.at(epoch)
-    runs = [(run, order.indices(run)) for run in _runs(order.num_positions, _MOST_POSITIONS)]
-    located = [(run, *mixture.sources_of(indices)) for run, indices in runs]
+    located = [(run, *mixture.sources_of(indices)) for run, indices in _runs_of(order)]
     drawn = np.bincount(np.concatenate([s for _, s, _ in located]), minlength=len(mixture.sizes))
     for number in sorted(np.argsort(-drawn, kind="stable")[:_MOST_STREAMS].tolist()):
         if drawn[number] < 2:
@@ -123,6 +107,12 @@ def _streams_of_sources(config: RunConfig, epoch: int) -> Iterator[Stream]:
             batch_size=config.batch_size,
             runs=[pair for pair in own if len(pair[0])],
         )
+
+
+def _runs_of(order: EpochOrder) -> list[tuple[Indices, Indices]]:
+    """Return runs of an order's positions, and the index at each of them."""
+    runs = _runs(order.num_positions, _MOST_POSITIONS)
+    return [(run, order.indices(run)) for run in runs]
 
 
 def _runs(num_positions: int, most: int) -> list[Indices]:
