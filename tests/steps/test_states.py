@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from clock_loaders import MAKERS, torch_loader
+from clock_loaders import MAKERS, SizedPlaces, torch_loader
 from clock_runs import records_of, saved, scheduler_for
 from feedline.errors import CursorFormatError, FeedlineError, PlanMismatchError
 from feedline.steps import StepScheduler
@@ -146,3 +146,13 @@ def test_a_damaged_loader_state_is_refused_and_changes_nothing(kind: str) -> Non
         assert (scheduler.step, scheduler.epoch) == (0, 0)
     with pytest.raises(CursorFormatError, match="dataloader=3 must be the state of a loader"):
         scheduler.load_state_dict({**state, "dataloader": 3})
+
+
+def test_a_state_of_another_system_says_nothing_about_the_place_of_a_loader() -> None:
+    loader = SizedPlaces(24)
+    loader.load_state_dict({**loader.state_dict(), "place": 12})
+    clock = StepScheduler(4, 1, 1, loader, num_epochs=1, preemption_signal=None)
+    clock.load_state_dict({"step": 3, "epoch": 0})
+    flags = [clock.is_last_batch for _ in clock]
+    assert flags == [False, False, True]
+    assert clock.step == 6

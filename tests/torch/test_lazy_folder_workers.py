@@ -22,7 +22,7 @@ import torch.utils.data
 
 import lazy_data
 from feedline.errors import FeedlineError, InvalidValueError
-from feedline.store import Column
+from feedline.store import Column, pack
 from feedline.torch import DataLoader, FolderConfig, LazyFolderDataset
 from feedline.torch.regions import Regions, share_batches
 from lazy_data import STEPS, check_batch, check_batches, file_name, write_chunk, write_folder
@@ -724,3 +724,24 @@ def test_a_dataset_travels_by_pickle(folder: Path) -> None:
     assert isinstance(other, LazyFolderDataset)
     assert np.array_equal(other.store.chunk_sizes, SIZES)
     assert check_batches(other) == check_batches(make_data(folder, num_replicas=2, rank=1))
+
+
+def test_the_memory_budget_holds_in_workers_too(tmp_path: Path) -> None:
+    wide = np.zeros((400, 8192), dtype=np.int64)  # 128 KiB a sample, 50 MiB in all
+    pack({"sequences/x": wide, "targets/x": wide}, tmp_path / "data", chunk_samples=100)
+    budget = 4 * 2**20
+    config = FolderConfig(batch_size=4, memory_budget=budget)
+    most = 0
+    for _ in DataLoader(LazyFolderDataset(tmp_path / "data", config), num_workers=1):
+        most = max([most, *map(shared_memory_of, children())])
+    assert 0 < most <= 2 * budget
+
+
+def shared_memory_of(pid: int) -> int:
+    """The bytes of shared memory that a process uses; 0 when it is gone."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return 0
+    found = [line.split()[1] for line in status.splitlines() if line.startswith("RssShmem:")]
+    return 1024 * int(found[0]) if found else 0

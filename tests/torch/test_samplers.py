@@ -226,3 +226,24 @@ def test_datasets_smaller_than_the_world(drop_last: bool) -> None:
 def test_no_sample_is_on_two_ranks() -> None:
     parts = [list(make_distributed(4, rank)) for rank in range(4)]
     assert max(Counter(i for part in parts for i in part).values()) == 1
+
+
+@pytest.mark.parametrize("make", [make_distributed, make_mixture])
+def test_a_skip_waits_for_its_pass_whatever_epoch_is_set_meanwhile(make: Maker) -> None:
+    whole = make(2, 1)
+    whole.set_epoch(3)
+    expected = list(whole)[10:]
+    moved = make(2, 1)
+    moved.set_skip(10)
+    moved.set_epoch(3)
+    assert list(moved) == expected
+    loaded = make(2, 1)
+    loaded.set_skip(10)
+    loaded.load_state_dict({"epoch": 3, "seed": loaded.seed, "num_replicas": 2, "rank": 1})
+    assert list(loaded) == expected
+    # It holds for one pass, and a state that knows its own place takes its place.
+    loaded.set_epoch(4)
+    assert len(list(loaded)) == len(whole)
+    loaded.set_skip(10)
+    loaded.load_state_dict(make(2, 1).state_dict())
+    assert len(list(loaded)) == len(whole)

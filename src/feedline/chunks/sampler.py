@@ -98,19 +98,20 @@ def mask_bounds(mask: Any, n_obs: int | None = None) -> tuple[int, int | None]:
     return start, stop
 
 
-def seed_of(rng: Any) -> tuple[int | str, np.random.Generator | None]:
-    """Return a seed, and the generator that it came from, if it is one.
+def seed_of(rng: Any) -> tuple[int | str, np.random.Generator]:
+    """Return a seed, and a generator: the one that was given, or one that is made of the seed.
 
     A generator yields one seed, when it is given; None means 0.
 
     Examples:
-        >>> seed_of(7), seed_of(None)
-        ((7, None), (0, None))
+        >>> seed_of(7)[0], seed_of(None)[0]
+        (7, 0)
     """
-    if rng is None:
-        return 0, None
     if isinstance(rng, np.random.Generator):
         return int(rng.integers(0, 2**63 - 1)), rng
     if isinstance(rng, str):
-        return rng, None
-    return check_integer("rng", rng, None, remedy="give a seed or a numpy Generator"), None
+        return rng, np.random.default_rng(list(rng.encode()))
+    seed = 0
+    if rng is not None:
+        seed = check_integer("rng", rng, None, remedy="give a seed or a numpy Generator")
+    return seed, np.random.default_rng([abs(seed), int(seed < 0)])

@@ -9,6 +9,6 @@ except ModuleNotFoundError as error:
         "feedline.jax needs jax, which is not installed; install feedline[jax]", name="jax"
     ) from None
 
-from feedline.jax.step_scheduler import JaxPeers, StepScheduler
+from feedline.jax.step_scheduler import JaxPeers, StepScheduler, StepSchedulerConfig
 
-__all__ = ["JaxPeers", "StepScheduler"]
+__all__ = ["JaxPeers", "StepScheduler", "StepSchedulerConfig"]

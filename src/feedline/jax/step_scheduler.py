@@ -10,9 +10,10 @@ from jax.experimental import multihost_utils
 
 from feedline.steps import Peers
 from feedline.steps import StepScheduler as PlainScheduler
+from feedline.steps import StepSchedulerConfig as PlainConfig
 from feedline.steps.peers import check_alone
 
-__all__ = ["JaxPeers", "StepScheduler"]
+__all__ = ["JaxPeers", "StepScheduler", "StepSchedulerConfig"]
 
 _LOW = 2**21 - 1
 
@@ -46,6 +47,12 @@ class StepScheduler(PlainScheduler):
 
     def __init__(self, *args: Any, peers: Peers | None = None, **options: Any) -> None:
         super().__init__(*args, peers=_peers() if peers is None else peers, **options)
+
+
+class StepSchedulerConfig(PlainConfig):
+    """`feedline.steps.StepSchedulerConfig` whose schedulers know the processes of JAX."""
+
+    _made = StepScheduler
 
 
 def _peers() -> Peers:

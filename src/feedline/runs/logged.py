@@ -26,8 +26,9 @@ class LoggedLoader:
 
     Examples:
         >>> import tempfile
-        >>> from feedline.feed import Feed, read_log
+        >>> from feedline.feed import Feed
         >>> from feedline.plan import SamplePlan, Shuffled
+        >>> from feedline.runs import read_log
         >>> from feedline.store import FolderStore, pack
         >>> folder = tempfile.TemporaryDirectory()
         >>> _ = pack({"x": range(100)}, f"{folder.name}/data")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from feedline.steps.step_scheduler import StepScheduler
 
@@ -33,6 +33,8 @@ class StepSchedulerConfig:
     start_step: int = 0
     start_epoch: int = 0
 
+    _made: ClassVar[type[StepScheduler]] = StepScheduler
+
     def build(
         self, dataloader: Any, dp_group_size: int, local_batch_size: int, **options: Any
     ) -> StepScheduler:
@@ -44,7 +46,7 @@ class StepSchedulerConfig:
             local_batch_size: The number of samples in a batch of one rank.
             **options: More arguments of `StepScheduler`, such as `peers`.
         """
-        return StepScheduler(
+        return self._made(
             dataloader=dataloader,
             dp_size=dp_group_size,
             local_batch_size=local_batch_size,

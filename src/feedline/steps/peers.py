@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import Protocol
+import sys
+from typing import Any, Protocol
 
 from feedline.errors import InvalidValueError
 
@@ -40,9 +41,13 @@ class Alone:
 
 
 def check_alone() -> Alone:
-    """Return the peers of a process that is alone, or raise if a launcher says it is not."""
-    for name in _SIZES:
-        size = os.environ.get(name, "1")
+    """Return the peers of a process that is alone, or raise if something says that it is not."""
+    sizes = {name: os.environ.get(name, "1") for name in _SIZES}
+    # Processes that were started without a launcher may have joined a group of torch's.
+    group: Any = sys.modules.get("torch.distributed")
+    if group is not None and group.is_available() and group.is_initialized():
+        sizes["torch.distributed.get_world_size()"] = str(group.get_world_size())
+    for name, size in sizes.items():
         if size.isdigit() and int(size) > 1:
             raise InvalidValueError(
                 f"peers=None must not be left out where {name}={size}: the ranks would not stop "

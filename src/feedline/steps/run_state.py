@@ -15,14 +15,15 @@ __all__ = ["RunState"]
 class RunState:
     """Which step comes next, in which epoch, after how many batches of it.
 
-    `dp_size` and `local_batch_size` say on how many ranks and in which batches these were counted.
+    `dp_size` and `local_batch_size` say on how many ranks and in which batches these were counted,
+    where that is known.
     """
 
     step: int
     epoch: int
     num_batches: int = 0
-    dp_size: int = 1
-    local_batch_size: int = 1
+    dp_size: int | None = None
+    local_batch_size: int | None = None
     dataloader: dict[str, Any] | None = None
 
     def to_dict(self) -> dict[str, Any]:
@@ -38,14 +39,13 @@ class RunState:
                 "what state_dict() returned"
             )
         counts = {
-            name: check_integer(name, state.get(name, low), low)
-            for name, low in (
-                ("step", 0),
-                ("epoch", 0),
-                ("num_batches", 0),
-                ("dp_size", 1),
-                ("local_batch_size", 1),
-            )
+            name: check_integer(name, state.get(name, 0), 0)
+            for name in ("step", "epoch", "num_batches")
+        }
+        sizes = {
+            name: check_integer(name, state[name], 1)
+            for name in ("dp_size", "local_batch_size")
+            if state.get(name) is not None
         }
         data = state.get("dataloader")
         if data is not None and not isinstance(data, Mapping):
@@ -53,4 +53,4 @@ class RunState:
                 f"dataloader={data!r:.80} must be the state of a loader; the state is damaged, use "
                 "an earlier checkpoint"
             )
-        return cls(**counts, dataloader=None if data is None else dict(data))
+        return cls(**counts, **sizes, dataloader=None if data is None else dict(data))

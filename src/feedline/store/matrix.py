@@ -31,8 +31,8 @@ class MatrixStore(Protocol):
     """A matrix on disk, with columns of values that go with its rows."""
 
     @property
-    def shape(self) -> tuple[int, int]:
-        """The number of rows and of columns."""
+    def shape(self) -> tuple[int, ...]:
+        """The number of rows and of columns; a dense matrix may have more axes."""
 
     @property
     def obs(self) -> Mapping[str, NDArray[Any]]:

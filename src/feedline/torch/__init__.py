@@ -24,7 +24,7 @@ from feedline.torch.mixture_dataset import MixtureDataset
 from feedline.torch.multiresolution import MultiresolutionDataset
 from feedline.torch.peers import Peers
 from feedline.torch.shield import shield_worker
-from feedline.torch.step_scheduler import StepScheduler
+from feedline.torch.step_scheduler import StepScheduler, StepSchedulerConfig, TorchPeers
 
 __all__ = [
     "BucketBatchSampler",
@@ -42,5 +42,7 @@ __all__ = [
     "SequentialBucketSampler",
     "SequifierDatasetFromFolderLazy",
     "StepScheduler",
+    "StepSchedulerConfig",
+    "TorchPeers",
     "shield_worker",
 ]

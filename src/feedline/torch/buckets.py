@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +25,8 @@ from feedline.torch.plan_sampler import Pass, PlanSampler
 from feedline.torch.torch_buckets import TorchBucketPlan
 
 __all__ = ["BucketBatchSampler", "SequentialBucketSampler"]
+
+logger = logging.getLogger(__name__)
 
 # A calculator is a function; its answers for these batch sizes stand for it in the fingerprint.
 _PROBED_BATCH_SIZES = (1, 8, 32, 256)
@@ -159,6 +162,11 @@ class SequentialBucketSampler(BucketSampler):
             tail="pad_ranks_drop" if drop_last else "pad_ranks",
             seed=seed,
         )
+        logger.debug("%d buckets of %d samples", len(self._used_keys), self._plan.num_indices)
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Go on where a state was saved. An error leaves the sampler as it was."""
+        super().load_state_dict(state_dict)
 
     def get_batch_info(self, batch_idx: int) -> dict[str, Any]:
         """Return what batch `batch_idx` of this epoch is: bucket, resolution, size and aspect."""

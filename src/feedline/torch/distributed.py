@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sized
+from collections.abc import Iterator, Mapping, Sized
 from typing import Any
 
 from feedline.errors import InvalidValueError, check_choice, check_integer
@@ -18,6 +18,8 @@ class SampleSampler(PlanSampler[int]):
     """A sampler that yields one index at a time."""
 
     _num_first = 64
+    # A skip that no pass has begun with yet.
+    _skip = 0
 
     @property
     def num_samples(self) -> int:
@@ -25,10 +27,29 @@ class SampleSampler(PlanSampler[int]):
         return len(self)
 
     def set_skip(self, skip: int) -> None:
-        """Begin the next pass after `skip` samples of this rank."""
+        """Begin the next pass after `skip` samples of this rank, whatever epoch it is then in."""
         skip = check_integer("skip", skip, 0, self._segment_at(None).num_batches)
         self._loaded = self._fresh_cursor(self._epoch, skip)
         self._resumed = self._pass = None
+        self._skip = skip
+
+    def set_epoch(self, epoch: int) -> None:
+        before = self.epoch
+        super().set_epoch(epoch)
+        if self._skip and self.epoch != before:
+            self.set_skip(self._skip)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(state)
+        if "cursor" in state:
+            self._skip = 0
+        elif self._skip:
+            # A state of another system has no place in the epoch, so a skip is not replaced by it.
+            self.set_skip(self._skip)
+
+    def begin(self) -> Pass:
+        self._skip = 0
+        return super().begin()
 
     def batches(self, batch_size: int, drop_last: bool) -> Iterator[list[int]]:
         """Iterate over a pass in batches, as torch's BatchSampler does, but faster."""

@@ -60,8 +60,13 @@ def batches_in_worker(
     rank: int,
     numbers: range,
     regions: Regions | None,
+    memory_budget: int,
 ) -> Iterator[FolderBatch]:
-    """Yield the batches with these numbers, in regions if there are any."""
+    """Yield the batches with these numbers, in regions if there are any.
+
+    Batches that are read together take at most a quarter of the budget, because some wait in the
+    queue of the worker, or are in use, while the next ones are read.
+    """
 
     def read(some: list[NDArray[np.int64]]) -> Iterator[FolderBatch]:
         indices, sizes = np.concatenate(some), [len(batch) for batch in some]
@@ -75,7 +80,9 @@ def batches_in_worker(
 
     # One batch at first, so that it comes soon, then more and more together.
     batches = picked_batches(segment, rank, numbers)
-    count, num_most = 1, max(1, _ROWS_AT_ONCE // segment.batch_size)
+    row_bytes = sum(column.row_bytes for column in store.columns.values())
+    num_rows = min(_ROWS_AT_ONCE, memory_budget // (4 * max(1, row_bytes)))
+    count, num_most = 1, max(1, num_rows // segment.batch_size)
     while some := list(islice(batches, count)):
         try:
             found = read(some)

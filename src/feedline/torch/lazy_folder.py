@@ -170,7 +170,13 @@ class LazyFolderDataset(FedDataset[FolderBatch]):
             self._regions = Regions()
         numbers = range(segment.num_done + worker.id, segment.num_batches, worker.num_workers)
         return batches_in_worker(
-            self.store, self._chunking, segment, self.batches.rank, numbers, self._regions
+            self.store,
+            self._chunking,
+            segment,
+            self.batches.rank,
+            numbers,
+            self._regions,
+            self._reading.memory_budget,
         )
 
     def __getstate__(self) -> dict[str, Any]:
@@ -205,6 +211,14 @@ class LazyFolderDataset(FedDataset[FolderBatch]):
 
 class SequifierDatasetFromFolderLazy(LazyFolderDataset):
     """`LazyFolderDataset` under the name that it has elsewhere."""
+
+    def _get_target_samples(self) -> int:
+        """Return the number of samples that every rank gets."""
+        return self.target_samples
+
+    def _calculate_total_batches(self, target_samples: int) -> int:
+        """Return the number of batches that so many samples give."""
+        return -(-target_samples // self.batch_size)
 
 
 def _open_store(settings: FolderSettings) -> FolderStore:

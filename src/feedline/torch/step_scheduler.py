@@ -12,11 +12,12 @@ from torch.utils.data import DataLoader as TorchDataLoader
 
 from feedline.steps import Peers as StepPeers
 from feedline.steps import StepScheduler as PlainScheduler
+from feedline.steps import StepSchedulerConfig as PlainConfig
 from feedline.steps.peers import check_alone
 from feedline.steps.signal_names import signals_of
 from feedline.torch.shield import Shielded, born_shielded
 
-__all__ = ["StepScheduler", "TorchPeers"]
+__all__ = ["StepScheduler", "StepSchedulerConfig", "TorchPeers"]
 
 
 class TorchPeers:
@@ -27,7 +28,9 @@ class TorchPeers:
     """
 
     def __init__(self, process_group: Any | None = None) -> None:
-        self._group: Any = process_group or dist.group.WORLD
+        # Not the default group itself: kept beyond its destruction, it now and then lets the process
+        # abort at its exit.
+        self._group = process_group
         self.rank = dist.get_rank(process_group)
         self.world_size = dist.get_world_size(process_group)
         # Collectives of NCCL take what is on the device only.
@@ -41,7 +44,8 @@ class TorchPeers:
         """Return the largest value of all processes."""
         self._told.fill_(value)
         # What `dist.all_reduce` does, less the checks of its arguments, at every step.
-        self._group.allreduce([self._told], self._options).wait()
+        group: Any = self._group or dist.group.WORLD
+        group.allreduce([self._told], self._options).wait()
         return int(self._told.item())
 
 
@@ -89,6 +93,18 @@ class StepScheduler(PlainScheduler):
     def _begin_pass(self) -> None:
         with born_shielded(self.dataloader):
             super()._begin_pass()
+
+
+class StepSchedulerConfig(PlainConfig):
+    """`feedline.steps.StepSchedulerConfig` whose schedulers know the ranks of torch.distributed.
+
+    Examples:
+        >>> config = StepSchedulerConfig(global_batch_size=4, num_epochs=2)
+        >>> config.build(range(6), dp_group_size=1, local_batch_size=2).grad_acc_steps
+        2
+    """
+
+    _made = StepScheduler
 
 
 def _peers(process_group: Any | None) -> StepPeers:
