@@ -1,6 +1,8 @@
 """A plan for four ranks: what each sees, a checkpoint, and the rest of the epoch on three ranks.
 
-Run it with `python examples/plan_four_ranks.py`.
+Run it with one process:
+
+    python examples/plan_four_ranks.py
 """
 
 from __future__ import annotations
