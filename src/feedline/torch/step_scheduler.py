@@ -28,8 +28,8 @@ class TorchPeers:
     """
 
     def __init__(self, process_group: Any | None = None) -> None:
-        # Not the default group itself: kept beyond its destruction, it now and then lets the process
-        # abort at its exit.
+        # Not the default group itself: kept beyond its destruction, it can abort the process at its
+        # exit.
         self._group = process_group
         self.rank = dist.get_rank(process_group)
         self.world_size = dist.get_world_size(process_group)
