@@ -26,7 +26,8 @@ def test_a_checkpoint_is_described(folder: Path) -> None:
     done = run("inspect", "cursor.json", cwd=folder)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("cursor.json: cursor\n")
-    assert "world_size 4, batch_size 8, num_batches 5" in done.stdout
+    rows = [line.split() for line in done.stdout.splitlines()]
+    assert ["4", "8", "5"] in rows, "the table of the history"
     found = run_json("inspect", "cursor.json", cwd=folder)
     assert found["cursor"]["epoch"] == 2
     assert found["cursor"]["history"] == [{"world_size": 4, "batch_size": 8, "num_batches": 5}]
@@ -55,7 +56,7 @@ def test_a_packed_folder_is_described(folder: Path) -> None:
     done = run("inspect", "packed", cwd=folder)
     assert (done.returncode, done.stderr) == (0, "")
     assert "num_samples: 50" in done.stdout
-    assert "name x, dtype float32, shape [2]" in done.stdout
+    assert ["x", "float32", "[2]"] in [line.split()[:3] for line in done.stdout.splitlines()]
     assert run_json("inspect", "packed", cwd=folder)["num_chunks"] == 3
 
 

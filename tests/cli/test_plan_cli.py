@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
-import click
 import numpy as np
 import pytest
 
 from cli_runs import CONFIGS, check_refused, invoke, run, run_json, write_config
-from feedline.cli.commands import feedline as commands
 from feedline.runs.dry_run import dry_run
 from feedline.runs.plan_report import report_plan
 from feedline.runs.run_config import RunConfig
@@ -82,12 +79,11 @@ def test_a_folder_is_planned_from_what_is_recorded_of_it(tmp_path: Path) -> None
         (["lost.yaml"], "metadata.json: there is no such file"),
         (["."], ".: must be a file"),
         (["run.yaml", "--ranks", "0"], "ranks=0 must be in [1, "),
-        (["run.yaml", "--batch-size", "0"], "batch_size=0"),
+        (["run.yaml", "--batch-size", "0"], "--batch-size=0"),
         (["run.yaml", "--batch-size", "9999"], "num_batches=0 must be at least 1"),
         (["run.yaml", "--epoch", "-1"], "epoch=-1"),
-        (["run.yaml", "--resize", "4,x"], "--resize='4,x' must be numbers of ranks"),
-        (["run.yaml", "--resize", "4,0"], "ranks=0"),
-        (["run.yaml", "--resize", "4"], "at least two world sizes"),
+        (["run.yaml", "--resize", "4,x"], "--resize='4,x' must be two or more numbers of ranks"),
+        (["run.yaml", "--resize", "4,0"], "--resize='4,0' must be two or more numbers of ranks"),
     ],
 )
 def test_bad_input_is_one_line(
@@ -101,60 +97,9 @@ def test_bad_input_is_one_line(
     check_refused(invoke("plan", *arguments), text)
 
 
-@pytest.mark.parametrize(
-    ("line", "text"),
-    [
-        ("plan none.yaml", "none.yaml: there is no such file"),
-        ("plan wrong.yaml", "data.sampels is no key"),
-        ("plan run.yaml --ranks 0", "ranks=0"),
-        ("where none.yaml --step 1", "none.yaml: there is no such file"),
-        ("where wrong.yaml --index 1", "data.sampels is no key"),
-        ("where run.yaml --step 1 --ranks 0", "ranks=0"),
-        ("quality wrong.yaml", "data.sampels is no key"),
-        ("inspect none.json", "none.json: there is no such file"),
-        ("inspect bad.json", "is neither JSON nor a file of torch.save"),
-    ],
-)
-def test_bad_input_has_no_trace(tmp_path: Path, line: str, text: str) -> None:
-    write_config(tmp_path / "run.yaml", CONFIGS["samples"])
-    write_config(tmp_path / "wrong.yaml", {"batch_size": 1, "data": {"sampels": 1}})
-    (tmp_path / "bad.json").write_bytes(b"\x80\x02}.")
-    check_refused(run(*line.split(), cwd=tmp_path), text)
-
-
 def test_a_missing_yaml_is_named_with_its_extra(tmp_path: Path) -> None:
     path = write_config(tmp_path / "run.yaml", CONFIGS["samples"])
     code = "import sys; sys.modules['yaml'] = None; from feedline.cli import main; main()"
     command = [sys.executable, "-c", code, "plan", str(path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     check_refused(done, "install feedline[cli]")
-
-
-@pytest.mark.parametrize("command", ["plan", "where", "quality", "inspect"])
-def test_help_has_examples(command: str) -> None:
-    done = run(command, "--help")
-    assert done.returncode == 0
-    assert f"Examples:\n    feedline {command} " in done.stdout
-    assert "--json" in done.stdout
-
-
-def test_help_lists_what_each_command_says_of_itself() -> None:
-    context = click.Context(commands)
-    shown = " ".join(run("--help").stdout.split())
-    for name in commands.list_commands(context):
-        command = commands.get_command(context, name)
-        assert command is not None
-        if name in ("inspect", "plan", "quality", "where"):
-            assert f" {name} {command.help.splitlines()[0]}" in shown
-
-
-def test_help_imports_nothing_heavy(tmp_path: Path) -> None:
-    code = (
-        "import sys; sys.argv = ['feedline', '--help']; from feedline.cli import main\n"
-        "try: main()\n"
-        "except SystemExit: print(*sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert "Usage: feedline" in done.stdout
-    assert not {"numpy", "yaml", "rich", "torch", "feedline.feed"} & set(done.stdout.split())
-    assert os.listdir(tmp_path) == []

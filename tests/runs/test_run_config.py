@@ -141,7 +141,7 @@ def mixture_with(**entry: Any) -> dict[str, Any]:
         ({"batch_size": 1, "data": {"samples": [5]}}, "data.samples must be one value, not a list"),
         ({"batch_size": 1, "data": {"samples": True}}, "data.samples=True must be an integer"),
         ({"batch_size": 1, "data": {"samples": 5, "preload": 2}}, "data.preload is no key"),
-        ({"batch_size": 0, "data": {"samples": 5}}, "batch_size=0 must be at least 1"),
+        ({"batch_size": 0, "data": {"samples": 5}}, "batch_size=0 must be in"),
         ({"batch_size": 1, "ranks": 0, "data": {"samples": 5}}, "ranks=0 must be at least 1"),
         ({"batch_size": 1, "epochs": -1, "data": {"samples": 5}}, "epochs=-1"),
         ({"batch_size": 1, "tail": "cut", "data": {"samples": 5}}, "tail='cut' must be one of"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import sys
 
 __all__ = ["main"]
@@ -22,4 +23,8 @@ def main() -> None:
         sys.exit(2)
     from feedline.cli.commands import feedline
 
+    # A file name may hold what the terminal cannot show.
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     feedline(prog_name="feedline")

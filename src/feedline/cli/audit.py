@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from feedline.cli.audit_table import describe, make_console, print_result
-from feedline.errors import StoreError
-from feedline.runs.audit import audit_logs
-from feedline.runs.audit_result import AuditResult
+from feedline.cli.printing import print_json
+from feedline.errors import InvalidValueError, check_integer
+
+if TYPE_CHECKING:
+    from feedline.runs.audit_result import AuditResult
 
 __all__ = ["audit"]
+
+# Each is counted in 4 bytes.
+_MOST_SAMPLES = 2**60
 
 
 @click.command()
@@ -21,13 +26,22 @@ __all__ = ["audit"]
     "logs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="LOG_OR_FOLDER..."
 )
 @click.option("--samples", type=int, metavar="N", help="Samples of the data, if no log says it.")
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    metavar="CONFIG",
+    help="A run config: expect each sample as often as its plan has it, as in a mixture.",
+)
 @click.option("--complete", is_flag=True, help="Fail also if the last epoch has not ended.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-def audit(logs: tuple[Path, ...], samples: int | None, complete: bool, as_json: bool) -> None:
+def audit(
+    logs: tuple[Path, ...], samples: int | None, config: Path | None, complete: bool, as_json: bool
+) -> None:
     """Check that every sample was received exactly once in every epoch.
 
     LOGS are those that all ranks of all runs of one training wrote (feedline.runs.LoggedLoader), or
-    folders of them. A run counts up to the checkpoint that the next one loaded.
+    folders of them. A run counts up to the checkpoint that the next one loaded. Where weights let
+    samples come more than once, or not at all, --config says how often they should.
 
     The exit code is 1 if samples were lost or repeated, or ranks parted, and 2 if a log cannot be
     used.
@@ -36,15 +50,28 @@ def audit(logs: tuple[Path, ...], samples: int | None, complete: bool, as_json: 
     Examples:
       feedline audit logs
       feedline audit logs/run1 logs/run2 --samples 1000000 --json
+      feedline audit logs --config run.yaml --complete
     """
-    try:
+    if samples is not None:
+        check_integer("--samples", samples, 1, _MOST_SAMPLES)
+        if config is not None:
+            raise InvalidValueError(
+                f"--samples={samples} must be left out beside --config, which says it"
+            )
+    from feedline.runs.audit import audit_logs
+
+    _check_logs(logs)
+    planned = None
+    if config is None:
         result = audit_logs(logs, num_samples=samples)
-    except StoreError as error:
-        raise _Unusable(str(error)) from None
-    if as_json:
-        click.echo(json.dumps(describe(result)))
     else:
-        print_result(make_console(), result)
+        from feedline.cli.audit_plan import audit_planned
+
+        result, planned = audit_planned(logs, config)
+    if as_json:
+        print_json(describe(result, planned))
+    else:
+        print_result(make_console(), result, planned)
     if not is_good(result, complete=complete):
         sys.exit(1)
 
@@ -54,7 +81,15 @@ def is_good(result: AuditResult, *, complete: bool) -> bool:
     return result.ok and (not complete or (bool(result.epochs) and result.is_finished))
 
 
-class _Unusable(click.ClickException):
-    """A log that cannot be used is bad input, and no finding."""
+def _check_logs(logs: tuple[Path, ...]) -> None:
+    from feedline.runs.log_frames import is_log
 
-    exit_code = 2
+    for path in logs:
+        if not path.exists():
+            raise InvalidValueError(
+                f"{path}: there is no such file; give a log, or a folder of logs"
+            )
+        if path.is_file() and not is_log(path):
+            raise InvalidValueError(
+                f"{path}: does not begin as a log of feedline; give what a ConsumptionLog wrote"
+            )

@@ -3,54 +3,76 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from feedline.runs.audit_result import AuditResult, EpochAudit, RunAudit, SourceAudit
+from feedline.cli.printing import make_console, one_line
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-__all__ = ["describe", "make_console", "print_result"]
+    from feedline.runs.audit_result import AuditResult, EpochAudit, RunAudit
+
+__all__ = ["Planned", "describe", "make_console", "print_result"]
+
+_MOST_RANKS = 16
 
 
-def make_console(*, is_quiet: bool = False) -> Console:
-    """Return where to print; rich is imported only when something is to be printed."""
-    try:
-        from rich.console import Console
-    except ModuleNotFoundError:
-        raise ModuleNotFoundError(
-            "tables need rich, which is not installed; install feedline[cli]", name="rich"
-        ) from None
-    return Console(quiet=is_quiet, highlight=False)
+@dataclass(frozen=True, kw_only=True)
+class Planned:
+    """The plan that logs are compared with: its config, and the first index of each source.
+
+    `begins_alike` is False if no rank received first what the plan has first.
+    """
+
+    config: str
+    sources: tuple[tuple[str, int], ...]
+    begins_alike: bool | None
 
 
-def describe(result: AuditResult) -> dict[str, Any]:
+def describe(result: AuditResult, planned: Planned | None = None) -> dict[str, Any]:
     """Return the result as plain values."""
+    plan = {} if planned is None else {"begins_as_planned": planned.begins_alike}
     return {
+        **plan,
         "ok": result.ok,
         "is_finished": result.is_finished,
         "num_logs": result.num_logs,
         "runs": [{**dataclasses.asdict(run), "ok": run.ok} for run in result.runs],
-        "epochs": [{**dataclasses.asdict(epoch), "ok": epoch.ok} for epoch in result.epochs],
+        "epochs": [_describe_epoch(epoch, planned) for epoch in result.epochs],
     }
 
 
-def print_result(console: Console, result: AuditResult) -> None:
+def print_result(console: Console, result: AuditResult, planned: Planned | None = None) -> None:
     """Print the runs, the epochs, what is wrong with each, and the verdict."""
+    how = "exactly once" if planned is None else "as often as planned"
     console.print(_runs_table(result.runs))
-    console.print(_epochs_table(result.epochs))
+    console.print(_epochs_table(result.epochs, how))
     for run in result.runs:
         for fault in _faults_of_run(run):
-            console.print(f"run {run.name}: {fault}", markup=False)
+            console.print(f"run {one_line(run.name)}: {fault}", markup=False, soft_wrap=True)
     for epoch in result.epochs:
-        for fault in _faults_of_epoch(epoch):
-            console.print(f"epoch {epoch.epoch}: {fault}", markup=False)
+        for fault in _faults_of_epoch(epoch, planned):
+            console.print(f"epoch {epoch.epoch}: {fault}", markup=False, soft_wrap=True)
     total = sum(epoch.num_once for epoch in result.epochs)
     if result.ok:
-        console.print(f"[bold green]audit: {total:,} samples, each exactly once[/]")
+        console.print(f"[bold green]audit: {total:,} samples, each {how}[/]")
     else:
+        if planned is not None and planned.begins_alike is False:
+            hint = "no rank began as its plan does; is it the config of this training?"
+            console.print(f"{one_line(planned.config)}: {hint}", markup=False, soft_wrap=True)
         console.print("[bold red]audit: failed[/]")
+
+
+def _describe_epoch(epoch: EpochAudit, planned: Planned | None) -> dict[str, Any]:
+    described = {**dataclasses.asdict(epoch), "ok": epoch.ok}
+    for what in ("lost", "repeated"):
+        described[f"{what}_places"] = [
+            {"index": index, **_place_of(index, epoch, planned)} for index in described[what]
+        ]
+    return described
 
 
 def _runs_table(runs: tuple[RunAudit, ...]) -> Table:
@@ -71,7 +93,7 @@ def _runs_table(runs: tuple[RunAudit, ...]) -> Table:
     return table
 
 
-def _epochs_table(epochs: tuple[EpochAudit, ...]) -> Table:
+def _epochs_table(epochs: tuple[EpochAudit, ...], how: str) -> Table:
     table = _table("epoch", "source", "expected", "once", "missing", "repeated", "verdict")
     for epoch in epochs:
         if len(epoch.sources) > 1:
@@ -91,55 +113,69 @@ def _epochs_table(epochs: tuple[EpochAudit, ...]) -> Table:
             f"{epoch.num_once:,}",
             f"{epoch.num_lost + epoch.num_dropped + epoch.num_to_come:,}",
             f"{epoch.num_repeated:,}",
-            _verdict(epoch),
+            _verdict(epoch, how),
             end_section=True,
         )
     return table
 
 
-def _verdict(epoch: EpochAudit) -> str:
+def _verdict(epoch: EpochAudit, how: str) -> str:
     if not epoch.ok:
         return "[red]failed[/]"
     if not epoch.is_finished:
         return f"so far; {epoch.num_to_come:,} to come"
     beside = [(epoch.num_dropped, "dropped"), (epoch.num_padded, "padded")]
     listed = "".join(f", {count:,} {what}" for count, what in beside if count)
-    return f"[green]exactly once{listed}[/]"
+    return f"[green]{how}{listed}[/]"
 
 
 def _faults_of_run(run: RunAudit) -> list[str]:
     faults = []
     if run.missing_ranks:
-        ranks = ", ".join(map(str, run.missing_ranks))
-        faults.append(f"the logs of ranks {ranks} of {run.world_size} are not there")
+        ranks = ", ".join(map(str, run.missing_ranks[:_MOST_RANKS]))
+        more = ", …" if len(run.missing_ranks) > _MOST_RANKS else ""
+        faults.append(f"the logs of ranks {ranks}{more} of {run.world_size} are not there")
     if run.parted_step is not None:
         counts = ", ".join(f"{count:,}" for count in run.num_batches)
+        if len(run.num_batches) > _MOST_RANKS:
+            counts = f"{min(run.num_batches):,} to {max(run.num_batches):,}"
         faults.append(f"ranks parted at step {run.parted_step}; they had {counts} batches")
     return faults
 
 
-def _faults_of_epoch(epoch: EpochAudit) -> list[str]:
+def _faults_of_epoch(epoch: EpochAudit, planned: Planned | None) -> list[str]:
+    lost, repeated = (
+        [_named(index, epoch, planned) for index in indices]
+        for indices in (epoch.lost, epoch.repeated)
+    )
     listed = [
-        ("lost", epoch.num_lost, epoch.lost),
-        ("received too often", epoch.num_repeated, epoch.repeated),
-        ("outside of the data", epoch.num_unknown, epoch.unknown),
+        ("lost", epoch.num_lost, lost),
+        ("received too often", epoch.num_repeated, repeated),
+        ("outside of the data", epoch.num_unknown, [str(index) for index in epoch.unknown]),
     ]
     faults = []
     for what, count, first in listed:
         if count:
             more = ", …" if count > len(first) else ""
             plural = "sample" if count == 1 else "samples"
-            named = ", ".join(_named(index, epoch.sources) for index in first)
-            faults.append(f"{count:,} {plural} {what}: {named}{more}")
+            faults.append(f"{count:,} {plural} {what}: {', '.join(first)}{more}")
     return faults
 
 
-def _named(index: int, sources: tuple[SourceAudit, ...]) -> str:
+def _named(index: int, epoch: EpochAudit, planned: Planned | None) -> str:
     """Return an index, with its source and its number there if there are several."""
-    before = [source for source in sources if source.first <= index]
-    if len(sources) == 1 or not before:
+    if len(epoch.sources if planned is None else planned.sources) == 1:
         return str(index)
-    return f"{index} ({before[-1].name} {index - before[-1].first})"
+    place = _place_of(index, epoch, planned)
+    return f"{index} ({one_line(place['source'])} {place['source_index']})"
+
+
+def _place_of(index: int, epoch: EpochAudit, planned: Planned | None) -> dict[str, Any]:
+    """Return the source of an index of the data, and its number there."""
+    listed: Sequence[tuple[str, int]]
+    listed = [(s.name, s.first) for s in epoch.sources] if planned is None else planned.sources
+    name, first = [(name, first) for name, first in listed if first <= index][-1]
+    return {"source": name, "source_index": index - first}
 
 
 def _table(*names: str) -> Table:
@@ -156,4 +192,4 @@ def _table(*names: str) -> Table:
 def _escaped(text: str) -> str:
     from rich.markup import escape
 
-    return escape(text)
+    return escape(one_line(text))

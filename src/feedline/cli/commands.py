@@ -1,34 +1,47 @@
-"""The commands of `feedline`, and how they fail."""
+"""The commands of `feedline`, and how they fail.
+
+The exit code is 0 if all is well, 1 if what was checked is not, and 2 if the command could not do
+its work: then one line on stderr says what to do, and nothing is on stdout.
+"""
 
 from __future__ import annotations
 
 import importlib
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any
 
 import click
 
 from feedline import __version__
-from feedline.errors import FeedlineError, InvalidValueError
+from feedline.cli.printing import one_line
+from feedline.errors import FeedlineError
 
 __all__ = ["feedline"]
 
 # Each is imported when it is run, from the module of its name: help must not wait for numpy.
 _COMMANDS = {
     "audit": "Check that every sample was received exactly once in every epoch.",
-    "demo": "Train a small model, stop it, kill it, resize it, and audit it.",
-    "inspect": "Show what a checkpoint, a packed folder or a zarr matrix holds.",
+    "completion": "Print the script that lets a shell complete commands, options and files.",
+    "demo": "Train a small model, stop it, kill it, resize it, and audit what it received.",
+    "inspect": "Show what a checkpoint, a log, a packed folder or a zarr matrix holds.",
     "pack": "Write files as a FOLDER of chunks.",
     "plan": "Show what a run will consume: batches, steps, tails, reads and bytes.",
     "quality": "Measure how well an epoch is shuffled, beside a perfect shuffle.",
+    "report": "Draw a plan or a run as one HTML file that needs no network.",
     "verify": "Check every chunk of a FOLDER against what was recorded when it was written.",
     "where": "Show which samples a step consumes, or when a sample is consumed.",
 }
 
 # What messages call by the names of arguments has other names here.
-_OPTIONS = {
+_REMEDIES = {
     "overwrite=True": "--overwrite",
     "resume=False": "--no-resume",
     "columns=[…]": "--column",
+    "columns={'new name': 'name in the source'}": "--column 'new name=name in the source'",
     "obs=[…]": "--obs",
     "element=…": "--element",
     "source_row=None": "--no-source-row",
@@ -36,21 +49,21 @@ _OPTIONS = {
     "progress=True": "progress",
     "num_samples=None": "--samples",
 }
+_ARGUMENTS = {"--samples": "num_samples", "--threads": "num_threads"}
+_GIVEN = "feedline.given"
 
 
 class _Failure(click.ClickException):
-    """One message on stderr, and an exit code."""
+    """One line on stderr, and the exit code 2."""
 
-    def __init__(self, error: Exception, exit_code: int) -> None:
-        message = str(error)
-        for argument, option in _OPTIONS.items():
-            message = message.replace(argument, option)
-        super().__init__(message)
-        self.exit_code = exit_code  # type: ignore[misc]
+    exit_code = 2
+
+    def __init__(self, message: str) -> None:
+        super().__init__(one_line(message))
 
 
 class _Commands(click.Group):
-    """Prints our own errors as one message; bad usage exits with 2, and bad data with 1."""
+    """Finds commands by name, and lets each fail with one line."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
@@ -66,18 +79,70 @@ class _Commands(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl(list(_COMMANDS.items()))
 
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        with _failing({}):
+            return super().make_context(*args, **kwargs)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta[_GIVEN] = _options_in(args)
+        return super().parse_args(ctx, args)
+
     def invoke(self, ctx: click.Context) -> Any:
-        try:
+        with _failing(ctx.meta[_GIVEN]):
             return super().invoke(ctx)
-        except InvalidValueError as error:
-            raise _Failure(error, 2) from None
-        except ModuleNotFoundError as error:
-            # Ours say what to install; any other is a bug, and its trace helps.
-            if "install feedline[" not in str(error):
-                raise
-            raise _Failure(error, 2) from None
-        except FeedlineError as error:
-            raise _Failure(error, 1) from None
+
+
+@contextmanager
+def _failing(given: dict[str, str]) -> Iterator[None]:
+    """Turn whatever is wrong with the input into one line; bugs keep their traces."""
+    try:
+        yield
+    except click.UsageError as error:
+        # Without any command the help is shown, which newer releases of click take for an error.
+        if type(error).__name__ == "NoArgsIsHelpError":
+            raise
+        message = error.format_message().rstrip(".")
+        where = "" if error.ctx is None else f"; see {error.ctx.command_path} --help"
+        raise _Failure(message + where) from None
+    except FeedlineError as error:
+        raise _Failure(_by_options(str(error), given)) from None
+    except ModuleNotFoundError as error:
+        # Ours say what to install.
+        if "install feedline[" not in str(error):
+            raise
+        raise _Failure(str(error)) from None
+    except MemoryError as error:
+        raise _Failure(f"memory does not suffice; give smaller numbers ({error})") from None
+    except KeyboardInterrupt:
+        click.echo("Interrupted.", err=True)
+        sys.exit(130)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise _Failure(f"{error.filename or 'a file'}: cannot be used ({reason})") from None
+
+
+def _options_in(arguments: list[str]) -> dict[str, str]:
+    """Return the options among arguments, and what follows each."""
+    given = {}
+    for argument, after in pairwise([*arguments, ""]):
+        option, is_joined, value = argument.partition("=")
+        if re.fullmatch(r"--[a-z-]+", option):
+            given[option] = value if is_joined else after
+    return given
+
+
+def _by_options(message: str, given: dict[str, str]) -> str:
+    """Return a message in which arguments of functions are called as the options that set them."""
+    for remedy, option in _REMEDIES.items():
+        message = message.replace(remedy, option)
+    for option, value in given.items():
+        name = _ARGUMENTS.get(option, option[2:].replace("-", "_"))
+        # With its value, because a config may have a key of the same name.
+        named = rf"(?<![\w.-]){name}=(?=['\"]?{re.escape(value)}(?!\w))"
+        message = re.sub(named, f"{option}=", message)
+    return message
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -90,8 +155,10 @@ def feedline() -> None:
       feedline pack data.parquet packed --shuffle --split 0.1
       feedline pack a.h5ad b.h5ad packed.zarr
       feedline verify packed
-      feedline audit logs
+      feedline audit logs --config run.yaml
       feedline plan run.yaml --resize 512,480,64
       feedline where run.yaml --step 340 --rank 5
       feedline inspect checkpoint.json --against run.yaml
+      feedline report logs
+      feedline completion bash > ~/.feedline-complete.bash
     """

@@ -18,7 +18,6 @@ import click
 from feedline.cli.audit import is_good
 from feedline.cli.audit_table import describe, make_console, print_result
 from feedline.errors import InvalidValueError
-from feedline.report.target import check_target
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -55,6 +54,9 @@ def demo(
       feedline demo --folder demo && feedline audit demo/logs
     """
     _check_torch()
+    # Not before torch was looked for: what is imported here takes its time.
+    from feedline.report.target import check_target
+
     target = report or _place_of_report(folder)
     check_target(target)
     console = make_console(is_quiet=as_json)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections.abc import Mapping
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from feedline.cli.printing import bad_input_is_usage, print_json, print_table
+from feedline.cli.configs import load_config
+from feedline.cli.printing import format_time, one_line, print_json, print_table
 from feedline.errors import InvalidValueError
 
 if TYPE_CHECKING:
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["inspect"]
 
-_MOST_ENTRIES = 20
+_MOST_ROWS = 40
 
 
 @click.command()
@@ -31,28 +33,31 @@ _MOST_ENTRIES = 20
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def inspect(path: Path, against: Path | None, as_json: bool) -> None:
-    """Show what a checkpoint, a packed folder or a zarr matrix holds.
+    """Show what a checkpoint, a log, a packed folder or a zarr matrix holds.
 
     FILE is JSON with a cursor, the state of a loader or of a StepScheduler; a .pt file with one
-    in it, which is read without running its pickle; or a folder. With --against the exit code is
-    1 if the cursor does not fit, and every field that differs is listed.
+    in it, which is read without running its pickle; a log of what a rank received; or a folder of
+    chunks or of logs. With --against the exit code is 1 if the cursor does not fit, and every field
+    that differs is listed.
 
     \b
     Examples:
       feedline inspect checkpoint.json
       feedline inspect step-1000.pt --against run.yaml
+      feedline inspect logs/run1/rank0.log
       feedline inspect packed --json
     """
     from feedline.runs.inspection import compare, inspect_path
-    from feedline.runs.run_config import RunConfig
 
-    with bad_input_is_usage():
-        found = inspect_path(path)
-        fit: Fit | None = None
-        if against is not None:
-            if found.cursor is None:
-                raise InvalidValueError(f"{path}: holds no cursor, so it cannot be compared")
-            fit = compare(found.cursor, RunConfig.load(against))
+    found = inspect_path(path)
+    fit: Fit | None = None
+    if against is not None:
+        if found.cursor is None:
+            raise InvalidValueError(
+                f"{path}: holds no cursor but must hold one beside --against; give a checkpoint, "
+                "or compare logs by feedline audit --config"
+            )
+        fit = compare(found.cursor, load_config(against))
     if as_json:
         described: dict[str, Any] = {"path": str(path), "kind": found.kind, **found.facts}
         if fit is not None:
@@ -60,28 +65,69 @@ def inspect(path: Path, against: Path | None, as_json: bool) -> None:
         print_json(described)
     else:
         click.echo(f"{path}: {found.kind}")
-        _print_facts(found.facts, "  ")
+        _print_facts(found.facts, indent=2)
         if fit is not None:
             _print_fit(fit, against)
     if fit is not None and not fit.is_fit:
         sys.exit(1)
 
 
-def _print_facts(facts: Mapping[str, Any], indent: str) -> None:
-    for name, value in facts.items():
+def _print_facts(facts: Mapping[str, Any], indent: int) -> None:
+    tables = {name: value for name, value in facts.items() if _is_table(value)}
+    for name, value in islice(facts.items(), _MOST_ROWS):
         if isinstance(value, Mapping):
-            click.echo(f"{indent}{name}:")
-            _print_facts(value, indent + "  ")
-        elif isinstance(value, list) and any(isinstance(entry, Mapping) for entry in value):
-            click.echo(f"{indent}{name}:")
-            for entry in value[:_MOST_ENTRIES]:
-                shown = ", ".join(f"{key} {inner}" for key, inner in entry.items())
-                click.echo(f"{indent}  {shown}")
-            if len(value) > _MOST_ENTRIES:
-                click.echo(f"{indent}  and {len(value) - _MOST_ENTRIES:,} more")
-        else:
-            is_count = isinstance(value, int) and name.startswith("num_")
-            click.echo(f"{indent}{name}: {f'{value:,}' if is_count else f'{value!s:.200}'}")
+            click.echo(f"{'':{indent}}{one_line(name)}:{'' if value else ' nothing'}")
+            _print_facts(value, indent + 2)
+        elif name not in tables:
+            click.echo(f"{'':{indent}}{one_line(name)}: {_shown(name, value)}")
+    if len(facts) > _MOST_ROWS:
+        click.echo(f"{'':{indent}}and {len(facts) - _MOST_ROWS:,} more; --json has all")
+    for name, rows in tables.items():
+        _print_rows(name, [_brief(row) for row in rows] if name == "logs" else rows, indent)
+
+
+def _print_rows(name: str, rows: list[Mapping[str, Any]], indent: int) -> None:
+    """Print the first and the last rows, with a column for each key that any of them has."""
+    half = _MOST_ROWS // 2
+    shown = rows if len(rows) <= _MOST_ROWS else [*rows[:half], *rows[-half:]]
+    keys = list(dict.fromkeys(key for row in shown for key in row))
+    cells = [[_cell(key, row.get(key)) for key in keys] for row in shown]
+    print_table(name, [key.replace("_", " ") for key in keys], cells, indent=indent)
+    if len(rows) > len(shown):
+        more = f"{len(rows) - len(shown):,} more between the first and the last {half}"
+        click.echo(f"{'':{indent}}and {more}; --json has all")
+
+
+def _brief(log: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the facts of a log that fit on a line."""
+    names = ("run", "rank", "world_size", "num_batches", "num_samples", "first_step", "last_step")
+    waits = {name: log["wait"][f"{name}_seconds"] for name in ("mean", "longest")}
+    return {
+        **{name: log[name] for name in names},
+        **{f"{name}_wait": seconds for name, seconds in waits.items()},
+        "last_event": log["events"][-1]["event"] if log["events"] else None,
+        "is_cut_short": log["is_cut_short"],
+        "path": log["path"],
+    }
+
+
+def _is_table(value: Any) -> bool:
+    return isinstance(value, list) and any(isinstance(entry, Mapping) for entry in value)
+
+
+def _cell(name: str, value: Any) -> object:
+    if name == "time" and value is not None:
+        return format_time(value)
+    return value if isinstance(value, bool | int | float | None) else f"{value!s:.1000}"
+
+
+def _shown(name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:,.6g}"
+    is_count = isinstance(value, int) and name.startswith("num_")
+    return f"{value:,}" if is_count else one_line(f"{value!s:.200}")
 
 
 def _print_fit(fit: Fit, against: Path | None) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 import sys
 from pathlib import Path
@@ -12,17 +11,21 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from feedline.cli.pack_anndata import are_anndata, check_options, run_pack_anndata
-from feedline.store.packing import FORMATS, PackResult
-from feedline.store.packing import pack as pack_source
-from feedline.store.packing.anndata_pack import SOURCE_ROW
+from feedline.cli.printing import print_json
+from feedline.errors import FeedlineError, InvalidValueError
 
 __all__ = ["pack"]
 
 if TYPE_CHECKING:
+    from feedline.store.packing import PackResult
+
     # Generic in the stubs of new releases, and not in old ones when run.
     _Param = click.ParamType[Any]
 else:
     _Param = click.ParamType
+
+# Those of feedline.store.packing, which would import numpy for a help text.
+_FORMATS = ("safetensors", "npy", "pt", "parquet")
 
 _UNITS = {"": 1, "b": 1}
 _UNITS |= {f"{letter}ib": 2 ** (10 * (n + 1)) for n, letter in enumerate("kmgt")}
@@ -66,10 +69,15 @@ class _Split(_Param):
 
 
 @click.command()
-@click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
+@click.argument("sources", nargs=-1, required=True, type=click.Path(), metavar="SOURCE...")
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option(
-    "--format", "format_", type=click.Choice(FORMATS), default=FORMATS[0], show_default=True
+    "--format",
+    "format_",
+    type=click.Choice(_FORMATS),
+    default=_FORMATS[0],
+    show_default=True,
+    help="Files to write.",
 )
 @click.option(
     "--column",
@@ -156,13 +164,15 @@ def pack(
             shard_rows=shard_rows,
             shuffle=shuffle is not False,
             seed=key,
-            source_row=None if no_source_row else SOURCE_ROW,
+            has_source_row=not no_source_row,
             memory_budget=memory,
             overwrite=overwrite,
             as_json=as_json,
             quiet=quiet,
         )
         return
+    from feedline.store.packing import pack as pack_source
+
     # With one source, a folder of .npy files is one of columns; several are read in turn.
     source: Any = sources[0] if len(sources) == 1 else list(sources)
     try:
@@ -182,11 +192,17 @@ def pack(
             resume=not no_resume,
             overwrite=overwrite,
         )
+    except FeedlineError as error:
+        # What is wrong with the source as a whole does not name it.
+        if not str(error).startswith("source has "):
+            raise
+        named = ", ".join(sources[:3])
+        raise InvalidValueError(f"{named}: {str(error).removeprefix('source ')}") from None
     except KeyboardInterrupt:
         click.echo("Interrupted; the same command goes on from here.", err=True)
         sys.exit(130)
     if as_json:
-        click.echo(json.dumps(_describe(result)))
+        print_json(_describe(result))
     elif not quiet:
         _print(result)
 

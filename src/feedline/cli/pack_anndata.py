@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
+from feedline.cli.printing import print_json
 from feedline.errors import InvalidValueError
-from feedline.store.packing.anndata_pack import AnnDataPackResult, pack_anndata
-from feedline.store.packing.anndata_sources import is_anndata
+
+if TYPE_CHECKING:
+    from feedline.store.packing.anndata_pack import AnnDataPackResult
 
 __all__ = ["are_anndata", "check_options", "run_pack_anndata"]
 
@@ -31,6 +32,8 @@ _ONLY_TABLES = [
 
 def are_anndata(sources: tuple[str, ...]) -> bool:
     """Whether the sources are AnnData files; raise if only some of them are."""
+    from feedline.store.packing.anndata_sources import is_anndata
+
     kinds = {is_anndata(Path(source)): source for source in sources}
     if len(kinds) > 1:
         raise InvalidValueError(
@@ -49,16 +52,25 @@ def check_options(context: click.Context, *, is_for_anndata: bool) -> None:
 
 
 def run_pack_anndata(
-    sources: tuple[str, ...], folder: Path, *, as_json: bool, quiet: bool, **options: Any
+    sources: tuple[str, ...],
+    folder: Path,
+    *,
+    has_source_row: bool,
+    as_json: bool,
+    quiet: bool,
+    **options: Any,
 ) -> None:
     """Pack, and print what was written."""
+    from feedline.store.packing.anndata_pack import SOURCE_ROW, pack_anndata
+
+    options["source_row"] = SOURCE_ROW if has_source_row else None
     try:
         result = pack_anndata(sources, folder, progress=False if quiet else None, **options)
     except KeyboardInterrupt:
         click.echo("Interrupted; nothing was written.", err=True)
         sys.exit(130)
     if as_json:
-        click.echo(json.dumps({**dataclasses.asdict(result), "folder": str(result.folder)}))
+        print_json({**dataclasses.asdict(result), "folder": str(result.folder)})
     elif not quiet:
         _print(result)
 

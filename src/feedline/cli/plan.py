@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from feedline.cli.printing import bad_input_is_usage, format_bytes, print_json, print_table
+from feedline.cli.configs import load_config
+from feedline.cli.printing import format_bytes, print_json, print_table
 from feedline.errors import InvalidValueError
 
 if TYPE_CHECKING:
@@ -16,7 +17,9 @@ if TYPE_CHECKING:
     from feedline.runs.dry_run import DryRun
     from feedline.runs.plan_report import Naive, PlanReport
 
-__all__ = ["plan"]
+__all__ = ["parse_sizes", "plan"]
+
+_MOST_RANKS = 2**31
 
 
 @click.command()
@@ -51,13 +54,11 @@ def plan(
     """
     from feedline.runs.dry_run import dry_run
     from feedline.runs.plan_report import report_plan
-    from feedline.runs.run_config import RunConfig
 
-    sizes = None if resize is None else _parse_sizes(resize)
-    with bad_input_is_usage():
-        run = RunConfig.load(config).resized(ranks=ranks, batch_size=batch_size)
-        report = report_plan(run, epoch)
-        resized = None if sizes is None else dry_run(run, sizes, epoch)
+    sizes = None if resize is None else parse_sizes(resize)
+    run = load_config(config).resized(ranks=ranks, batch_size=batch_size)
+    report = report_plan(run, epoch)
+    resized = None if sizes is None else dry_run(run, sizes, epoch)
     if as_json:
         described: dict[str, Any] = {"config": str(config), **dataclasses.asdict(report)}
         if resized is not None:
@@ -69,13 +70,18 @@ def plan(
         _print_resized(resized)
 
 
-def _parse_sizes(text: str) -> list[int]:
+def parse_sizes(text: str) -> list[int]:
+    """Return the numbers of ranks in the value of --resize."""
     try:
-        return [int(part) for part in text.split(",")]
+        sizes = [int(part) for part in text.split(",")]
     except ValueError:
+        sizes = []
+    if len(sizes) < 2 or not all(1 <= size <= _MOST_RANKS for size in sizes):
         raise InvalidValueError(
-            f"--resize={text!r:.80} must be numbers of ranks, such as 512,480,64"
-        ) from None
+            f"--resize={text!r:.80} must be two or more numbers of ranks in [1, {_MOST_RANKS}], "
+            "such as 512,480,64"
+        )
+    return sizes
 
 
 def _print(report: PlanReport) -> None:

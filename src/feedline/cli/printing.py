@@ -1,64 +1,94 @@
-"""What the commands share: JSON, tables, numbers for people, and how bad input fails."""
+"""What the commands share: JSON, tables, and numbers for people."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from feedline.errors import FeedlineError, InvalidValueError
+if TYPE_CHECKING:
+    from rich.console import Console
 
-__all__ = ["bad_input_is_usage", "format_bytes", "print_json", "print_table"]
+__all__ = [
+    "format_bytes",
+    "format_time",
+    "make_console",
+    "one_line",
+    "print_json",
+    "print_table",
+]
 
-_WIDE = 160
-
-
-@contextmanager
-def bad_input_is_usage() -> Iterator[None]:
-    """Let whatever is wrong with a file that was named count as bad usage, on one line."""
-    try:
-        yield
-    except InvalidValueError:
-        raise
-    except FeedlineError as error:
-        raise InvalidValueError(" ".join(str(error).split())) from None
-    except OSError as error:
-        raise InvalidValueError(f"{error.filename or 'a file'}: {error.strerror}") from None
+# What is not read on a screen, such as a log, is not cut to the width of one.
+_WIDE = 4096
 
 
 def print_json(result: Any) -> None:
-    """Print a result as one line of JSON."""
-    if dataclasses.is_dataclass(result) and not isinstance(result, type):
-        result = dataclasses.asdict(result)
-    click.echo(json.dumps(result, default=str))
+    """Print a result as one line of JSON; a number that JSON does not have is null."""
+    click.echo(json.dumps(_plain(result), default=str, allow_nan=False))
 
 
-def print_table(title: str, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print rows below a title; numbers stand to the right."""
+def make_console(*, is_quiet: bool = False) -> Console:
+    """Return where to print; rich is imported only when something is to be printed."""
     try:
         from rich.console import Console
-        from rich.table import Table
-        from rich.text import Text
     except ModuleNotFoundError:
         raise ModuleNotFoundError(
             "tables need rich, which is not installed; install feedline[cli]", name="rich"
         ) from None
-    table = Table(title=Text(title), title_justify="left", box=None, pad_edge=False)
+    width = None if sys.stdout.isatty() else _WIDE
+    return Console(quiet=is_quiet, highlight=False, width=width)
+
+
+def print_table(
+    title: str, header: Sequence[str], rows: Iterable[Sequence[object]], *, indent: int = 0
+) -> None:
+    """Print rows below a title; numbers stand to the right."""
+    console = make_console()
+    from rich.padding import Padding
+    from rich.table import Table
+    from rich.text import Text
+
+    # As text, because a name in brackets would be taken for a style.
+    table = Table(
+        title=Text(title) if title else None, title_justify="left", box=None, pad_edge=False
+    )
     listed = [list(row) for row in rows]
     for number, name in enumerate(header):
-        is_numeric = all(isinstance(row[number], int | float) for row in listed)
+        is_numeric = all(_is_number_or_none(row[number]) for row in listed)
         table.add_column(Text(name), justify="right" if is_numeric else "left", no_wrap=True)
     for row in listed:
-        # As text, because a name in brackets would be taken for a style.
         table.add_row(*(Text(_shown(value)) for value in row))
-    # What is not read on a screen, such as a log, is not cut to the width of one.
-    console = Console(width=None if sys.stdout.isatty() else _WIDE, highlight=False)
-    console.print(table)
+    console.print(Padding(table, (0, 0, 0, indent), expand=False))
+
+
+def one_line(text: str) -> str:
+    r"""Return a text on one line, without signs that a terminal would obey.
+
+    Examples:
+        >>> one_line("two\nlines \x1b[31m")
+        'two lines \\x1b[31m'
+    """
+    joined = " ".join(text.split())
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in joined)
+
+
+def format_time(seconds: Any) -> str:
+    """Return a time for people, by the clock of Greenwich.
+
+    Examples:
+        >>> format_time(1_700_000_000.25)
+        '2023-11-14 22:13:20'
+    """
+    try:
+        return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S}"
+    except (TypeError, ValueError, OverflowError, OSError):
+        return str(seconds)
 
 
 def format_bytes(num_bytes: int | None) -> str:
@@ -78,9 +108,26 @@ def format_bytes(num_bytes: int | None) -> str:
     return f"{num_bytes:,} bytes" if unit == "bytes" else f"{size:,.1f} {unit}"
 
 
+def _is_number_or_none(value: object) -> bool:
+    return isinstance(value, int | float | None) and not isinstance(value, bool)
+
+
 def _shown(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
         return f"{value:,.6g}"
-    return f"{value:,}" if isinstance(value, int) else str(value)
+    if isinstance(value, int):
+        return f"{value:,}"
+    return "" if value is None else one_line(str(value))
+
+
+def _plain(value: Any) -> Any:
+    """Return what can be written as JSON."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = dataclasses.asdict(value)
+    if isinstance(value, Mapping):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

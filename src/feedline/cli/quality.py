@@ -8,7 +8,8 @@ from pathlib import Path
 
 import click
 
-from feedline.cli.printing import bad_input_is_usage, print_json, print_table
+from feedline.cli.configs import load_config
+from feedline.cli.printing import print_json, print_table
 
 __all__ = ["quality"]
 
@@ -30,12 +31,10 @@ def quality(config: Path, epoch: int, strict: bool, as_json: bool) -> None:
       feedline quality run.yaml
       feedline quality run.yaml --epoch 3 --strict --json
     """
-    from feedline.runs.run_config import RunConfig
     from feedline.runs.shuffle_quality import measure_quality
 
-    with bad_input_is_usage():
-        run = RunConfig.load(config)
-        found = measure_quality(run, epoch)
+    run = load_config(config)
+    found = measure_quality(run, epoch)
     verdict = "as good as chance" if found.is_good else "not a perfect shuffle"
     if as_json:
         listed = [{**dataclasses.asdict(m), "is_good": m.is_good} for m in found.measures]

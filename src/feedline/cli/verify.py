@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from feedline.store.verify import VerifyResult
-from feedline.store.verify import verify as verify_folder
+from feedline.cli.printing import print_json
+from feedline.errors import InvalidValueError
+
+if TYPE_CHECKING:
+    from feedline.store.verify import VerifyResult
 
 __all__ = ["verify"]
 
@@ -22,16 +25,23 @@ __all__ = ["verify"]
 def verify(folder: Path, threads: int | None, as_json: bool, quiet: bool) -> None:
     """Check every chunk of a FOLDER against what was recorded when it was written.
 
-    All faults are listed. The exit code is 1 if there are any.
+    All faults are listed. The exit code is 1 if there are any, and 2 if FOLDER is no folder of
+    chunks.
 
     \b
     Examples:
       feedline verify packed
       feedline verify packed --json
     """
+    from feedline.store.verify import verify as verify_folder
+
+    if folder.is_file():
+        raise InvalidValueError(
+            f"{folder}: is a file but must be a folder; give the folder that packing wrote"
+        )
     result = verify_folder(folder, progress=False if quiet else None, num_threads=threads)
     if as_json:
-        click.echo(json.dumps(_describe(result)))
+        print_json(_describe(result))
     else:
         _print(result, quiet)
     if not result.ok:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from feedline.cli.printing import bad_input_is_usage, print_json, print_table
+from feedline.cli.configs import load_config
+from feedline.cli.printing import print_json, print_table
 from feedline.errors import InvalidValueError
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ def where(
       feedline where run.yaml --step 12 --epoch 3 --ranks 480 --json
       feedline where run.yaml --index 12345
       feedline where run.yaml --index 99 --source books
+      feedline where run.yaml --index 12345 --checkpoint step-1000.json
     """
     if (step is None) == (index is None):
         raise InvalidValueError("give exactly one of --step and --index")
@@ -71,26 +73,33 @@ def where(
     if epoch is not None and checkpoint is not None:
         raise InvalidValueError("--checkpoint says which epoch it is; leave out --epoch")
 
-    from feedline.runs.checkpoint_reading import read_checkpoint
-    from feedline.runs.run_config import RunConfig
     from feedline.runs.sample_places import samples_of_step, times_of_sample
 
-    with bad_input_is_usage():
-        run = RunConfig.load(config).resized(ranks=ranks, batch_size=batch_size)
-        cursor: Cursor | None = None
-        if checkpoint is not None:
-            cursor = read_checkpoint(checkpoint).cursor
-            if cursor is None:
-                raise InvalidValueError(f"{checkpoint}: holds no cursor; give another checkpoint")
-        if step is not None:
-            found = samples_of_step(run, step=step, rank=rank or 0, epoch=epoch, cursor=cursor)
-            _show_step(found, as_json)
-            return
-        assert index is not None
-        if source is not None:
-            index = run.index_in(source, index)
-        times = times_of_sample(run, index=index, epoch=epoch, cursor=cursor)
-        _show_times(run, index, times, as_json)
+    run = load_config(config).resized(ranks=ranks, batch_size=batch_size)
+    cursor = None if checkpoint is None else _cursor_in(checkpoint, run)
+    if step is not None:
+        found = samples_of_step(run, step=step, rank=rank or 0, epoch=epoch, cursor=cursor)
+        _show_step(found, as_json)
+        return
+    assert index is not None
+    if source is not None:
+        index = run.index_in(source, index)
+    times = times_of_sample(run, index=index, epoch=epoch, cursor=cursor)
+    _show_times(run, index, times, as_json)
+
+
+def _cursor_in(checkpoint: Path, run: RunConfig) -> Cursor:
+    """Return the cursor of a checkpoint, or raise if there is none that fits the run."""
+    from feedline.runs.checkpoint_reading import read_checkpoint
+    from feedline.runs.inspection import compare
+
+    cursor = read_checkpoint(checkpoint).cursor
+    if cursor is None:
+        raise InvalidValueError(f"{checkpoint}: holds no cursor; give another checkpoint")
+    fit = compare(cursor, run)
+    if not fit.is_fit:
+        raise InvalidValueError(f"{checkpoint}: {fit.reason}")
+    return cursor
 
 
 def _show_step(found: StepOfRank, as_json: bool) -> None:

@@ -26,6 +26,7 @@ __all__ = [
 
 Counts = NDArray[np.int32]
 _MOST_LISTED = 20
+_MOST_SAMPLES = 2**48
 
 
 @dataclass(frozen=True)
@@ -67,26 +68,30 @@ class EpochCounts:
 
 
 def data_of(runs: Sequence[Run], num_samples: int | None) -> Data:
-    """Return what the logs say about the data, or raise if they do not say the same."""
+    """Return what the logs say about the data, or raise if they do not say the same.
+
+    A number of samples that is given counts for more than what they say.
+    """
+    told = {part.path: _told(part.header.info) for run in runs for part in run.ranks.values()}
+    known = {path: list(sizes.items()) for path, sizes in told.items() if sizes is not None}
+    first = next(iter(known.values()), None)
+    # In the same order too, because indices are counted through all sources.
+    odd = [path for path, sizes in known.items() if sizes != first]
     if num_samples is not None:
-        return Data({"": check_integer("num_samples", num_samples, 1)})
-    found: dict[str, int] | None = None
-    for part in (part for run in runs for part in run.ranks.values()):
-        told = _told(part.header.info)
-        if told is None:
-            continue
-        if found is not None and list(found.items()) != list(told.items()):
-            raise InvalidValueError(
-                f"{part.path}: its data is {told} but must be {found}, as in the other logs; audit "
-                "each training on its own"
-            )
-        found = told
-    if found is None:
+        num_samples = check_integer("num_samples", num_samples, 1, _MOST_SAMPLES)
+        if first is None or odd or sum(size for _, size in first) != num_samples:
+            return Data({"": num_samples})
+    if first is None:
         raise InvalidValueError(
             "num_samples=None must be given, because the logs do not say it; or write it into "
             "the info of each log"
         )
-    return Data(found)
+    if odd:
+        raise InvalidValueError(
+            f"{odd[0]}: its data is {dict(known[odd[0]])} but must be {dict(first)}, as in the "
+            "other logs; audit each training on its own"
+        )
+    return Data(dict(first))
 
 
 def count_epoch(runs: Sequence[Run], epoch: int, num_samples: int) -> EpochCounts:
@@ -165,8 +170,8 @@ def _told(info: Mapping[str, Any]) -> dict[str, int] | None:
     sources = info.get("sources")
     if isinstance(sources, Mapping):
         return {
-            str(name): check_integer(f"sources[{name!r}]", size, 0)
+            str(name): check_integer(f"sources[{name!r}]", size, 0, _MOST_SAMPLES)
             for name, size in sources.items()
         }
     total = info.get("num_samples")
-    return None if total is None else {"": check_integer("num_samples", total, 1)}
+    return None if total is None else {"": check_integer("num_samples", total, 1, _MOST_SAMPLES)}

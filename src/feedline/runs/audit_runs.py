@@ -52,8 +52,7 @@ class RankPart:
         self.events.append(event)
         if event.name in ("start", "resume"):
             self.is_begun = True
-            time = fields.get("time")
-            self.time = float(time) if isinstance(time, int | float) else 0.0
+            self.time = _seconds(fields.get("time"))
         if event.name == "resume":
             self.resumed_at = self._number_in(event, "step")
         elif event.name == "epoch_end":
@@ -71,7 +70,7 @@ class RankPart:
 
     def _number_in(self, event: LoggedEvent, name: str) -> int:
         try:
-            return check_integer(name, event.fields.get(name), 0)
+            return check_integer(name, event.fields.get(name), 0, 2**62)
         except InvalidValueError as error:
             raise InvalidValueError(f"{self.path}: in event {event.name!r}, {error}") from None
 
@@ -132,6 +131,13 @@ class Run:
         if is_settled and len(longest) > len(shortest):
             steps.append(int(longest[len(shortest), 1]))
         return min(steps, default=None)
+
+
+def _seconds(value: Any) -> float:
+    try:
+        return float(value) if isinstance(value, int | float) else 0.0
+    except OverflowError:
+        return 0.0
 
 
 def runs_of(paths: Iterable[Path]) -> list[Run]:

@@ -46,7 +46,10 @@ def read_checkpoint(path: Path) -> Checkpoint:
     """Return what a checkpoint holds, or raise `CursorFormatError` if it holds no cursor."""
     content = _load(path)
     found = _find(content, "", 0)
-    clock = _clock_in(content)
+    try:
+        clock = _clock_in(content)
+    except (CursorFormatError, InvalidValueError) as error:
+        raise type(error)(f"{path}: {error}") from None
     if found is None:
         if clock is None:
             raise CursorFormatError(

@@ -1,4 +1,4 @@
-"""What a path holds: a checkpoint, a folder of chunks or a matrix; and whether a cursor fits."""
+"""What a path holds: a checkpoint, a log, chunks or a matrix; and whether a cursor fits."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from feedline.errors import InvalidValueError, PlanMismatchError
+from feedline.errors import InvalidValueError, MissingDataError, PlanMismatchError
 from feedline.plan import Cursor
+from feedline.runs.audit import find_logs
 from feedline.runs.checkpoint_reading import Checkpoint, read_checkpoint
+from feedline.runs.log_frames import is_log
+from feedline.runs.log_inspection import facts_of_log, facts_of_logs
 from feedline.runs.run_config import RunConfig
 from feedline.store import FolderStore, open_anndata
 from feedline.store.manifest import MANIFEST_NAME
@@ -41,6 +44,8 @@ class Inspection:
 def inspect_path(path: Path) -> Inspection:
     """Return what a file or folder holds."""
     if not path.is_dir():
+        if path.is_file() and is_log(path):
+            return Inspection(kind="log of one rank", facts=facts_of_log(path))
         return _of_checkpoint(read_checkpoint(path))
     if (path / MANIFEST_NAME).exists():
         return Inspection(kind="folder of chunks", facts=_facts_of_folder(path))
@@ -50,9 +55,14 @@ def inspect_path(path: Path) -> Inspection:
     if splits:
         facts = {split.name: _facts_of_folder(split) for split in splits}
         return Inspection(kind="splits, each a folder of chunks", facts=facts)
-    raise InvalidValueError(
-        f"{path}: is neither a folder of chunks nor a zarr matrix; give one, or a checkpoint"
-    )
+    try:
+        logs = find_logs([path])
+    except MissingDataError:
+        raise InvalidValueError(
+            f"{path}: is neither a folder of chunks nor a zarr matrix nor a folder of logs; give "
+            "one, or a checkpoint"
+        ) from None
+    return Inspection(kind="folder of logs", facts=facts_of_logs(logs))
 
 
 def compare(cursor: Cursor, config: RunConfig) -> Fit:

@@ -70,14 +70,14 @@ class RunConfig:
             seed=check_seed(seed),
             tail=keys.choice("tail", _TAILS, "drop"),
             shuffle=keys.flag("shuffle", True),
-            batch_size=keys.optional_integer("batch_size", 1),
+            batch_size=keys.optional_integer("batch_size", 1, _MOST_RANKS),
             folder=folder,
         )
         counts = {name: keys.integer(name, 1, 1) for name in ("ranks", "epochs", "grad_acc_steps")}
         data = read_data(keys.needed("data"), settings)
         batch_size = data.token_budget
         if batch_size is None:
-            batch_size = keys.integer("batch_size", 1)
+            batch_size = keys.integer("batch_size", 1, high=_MOST_RANKS)
         elif settings.batch_size is not None:
             raise InvalidValueError(
                 f"batch_size={settings.batch_size} must be left out beside data.token_budget, "

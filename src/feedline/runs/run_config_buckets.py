@@ -29,7 +29,7 @@ def read_buckets(keys: Keys, settings: Settings) -> PlannedData:
     """Return the plan for buckets whose sizes are given; nothing is listed."""
     listed = keys.sections("buckets", ("name", "samples", "batch_size"))
     sources = sources_of(listed)
-    sizes = [bucket.optional_integer("batch_size", 1) for bucket in listed]
+    sizes = [bucket.optional_integer("batch_size", 1, 2**31) for bucket in listed]
     options: dict[str, Any] = {}
     if any(size is not None for size in sizes):
         if settings.batch_size is None:
@@ -55,7 +55,7 @@ def _cost_of(batch_size: int, wanted: int) -> float:
 def read_lengths(keys: Keys, settings: Settings) -> PlannedData:
     """Return the plan for buckets of samples whose lengths are in a file."""
     path = path_of(keys, "lengths", settings.folder)
-    budget = keys.optional_integer("token_budget", 1)
+    budget = keys.optional_integer("token_budget", 1, 2**31)
     edges = keys.entries("edges") if "edges" in keys else None
     num_buckets = keys.optional_integer("num_buckets", 1)
     if edges is not None and not all(type(edge) is int for edge in edges):

@@ -75,9 +75,9 @@ class Keys:
         value = self._scalar(key, default)
         return check_integer(self.at(key), value, low, high, remedy=_remedy_for(value))
 
-    def optional_integer(self, key: str, low: int) -> int | None:
-        """Return an integer of at least `low`, or None where the key is not there."""
-        return None if self.values.get(key) is None else self.integer(key, low)
+    def optional_integer(self, key: str, low: int, high: int | None = None) -> int | None:
+        """Return an integer in `[low, high]`, or None where the key is not there."""
+        return None if self.values.get(key) is None else self.integer(key, low, high=high)
 
     def weight(self, key: str, default: float) -> float:
         """Return a number of at least 0."""

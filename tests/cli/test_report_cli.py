@@ -1,0 +1,77 @@
+"""`feedline report` writes one HTML file of a plan, of a resized plan, or of logs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cli_runs import CONFIGS, run, run_json, write_config
+from report_data import write_logs
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_a_plan_is_drawn(kind: str, tmp_path: Path) -> None:
+    config = write_config(tmp_path / "run.yaml", CONFIGS[kind])
+    done = run("report", config, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("report.html: ")
+    page = (tmp_path / "report.html").read_text()
+    assert page.startswith("<!doctype html>")
+    assert "run.yaml, epoch 0" in page
+
+
+def test_a_resized_plan_is_drawn(tmp_path: Path) -> None:
+    config = write_config(tmp_path / "run.yaml", CONFIGS["samples"])
+    found = run_json("report", config, "--resize", "4,3,1", "-o", "a/b.html", cwd=tmp_path)
+    assert found["origin"] == "simulation"
+    assert found["output"] == "a/b.html"
+    assert found["verdict"]["is_good"]
+    assert {"map", "runs", "coverage", "quality", "tail"} <= {p["name"] for p in found["panels"]}
+    assert (tmp_path / "a" / "b.html").is_file()
+
+
+def test_logs_are_drawn_beside_their_config(tmp_path: Path) -> None:
+    logs = write_logs(tmp_path / "logs")
+    config = write_config(
+        tmp_path / "run.yaml", {"seed": 3, "batch_size": 4, "data": {"samples": 960}}
+    )
+    plain = run_json("report", logs, cwd=tmp_path)
+    planned = run_json("report", logs, "--config", config, "--title", "Run 7", cwd=tmp_path)
+    assert plain["verdict"]["text"] == "960 samples came exactly once in an epoch."
+    assert planned["verdict"]["text"] == "960 samples came as often as planned in an epoch."
+    assert (plain["title"], planned["title"]) == ("logs, as it happened", "Run 7")
+    one = next(logs.rglob("rank0.log"))
+    assert "of 1 runs" in run_json("report", one, "--samples", 960, cwd=tmp_path)["subtitle"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["missing.yaml"], "missing.yaml: there is no such file"),
+        (["empty"], "empty: holds no log"),
+        (["run.yaml", "--ranks", "0"], "--ranks=0 must be"),
+        (["run.yaml", "--resize", "4,0"], "--resize='4,0' must be"),
+        (["run.yaml", "--epoch", "-1"], "--epoch=-1 must be"),
+        (["run.yaml", "--samples", "5"], "--samples must be left out with a run config"),
+        (["logs", "--resize", "4,2"], "--resize must be left out with logs"),
+        (["logs", "run.yaml"], "run.yaml: must be a log or a folder of logs"),
+        (["logs", "--config", "missing.yaml"], "missing.yaml: there is no such file"),
+        (["run.yaml", "-o", "run.yaml"], "run.yaml must be new, or a report"),
+        (["run.yaml", "-o", "logs"], "is a folder"),
+        (["wrong.yaml"], "batchsize is no key; did you mean batch_size?"),
+        ([], "Missing argument"),
+    ],
+)
+def test_bad_input_is_one_line(arguments: list[str], message: str, tmp_path: Path) -> None:
+    write_config(tmp_path / "run.yaml", CONFIGS["samples"])
+    write_config(tmp_path / "wrong.yaml", {"batchsize": 4, "data": {"samples": 9}})
+    write_logs(tmp_path / "logs")
+    (tmp_path / "empty").mkdir()
+    before = sorted(tmp_path.rglob("*"))
+    done = run("report", *arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert message in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert sorted(tmp_path.rglob("*")) == before
