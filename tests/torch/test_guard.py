@@ -25,6 +25,11 @@ def answers(folder: Path, odd: str) -> list[str]:
         ("drop_last", "drop_last is True on rank 1 and False on rank 0, 2"),
         ("batch_size", "batch_size is 5 on rank 1 and 4 on rank 0, 2"),
         ("state", "start is 3 on rank 1 and 0 on rank 0, 2"),
+        ("chunks-seed", "sampler.plan.order.seed is 8 on rank 1 and 7 on rank 0, 2"),
+        ("chunks-length", "num_samples is 91 on rank 1 and 90 on rank 0, 2"),
+        ("chunks-batch_size", "sampler.batch_size is 5 on rank 1 and 4 on rank 0, 2"),
+        ("chunks-shards", "sampler.plan.kind is 'contiguous shards' on rank 1"),
+        ("chunks-epoch", "state.epoch is 2 on rank 1 and 0 on rank 0, 2"),
     ],
 )
 def test_every_rank_is_told_which_rank_is_odd_and_in_what(
@@ -35,8 +40,9 @@ def test_every_rank_is_told_which_rank_is_odd_and_in_what(
         assert told in answer
 
 
-def test_ranks_that_agree_go_on(tmp_path: Path) -> None:
-    assert answers(tmp_path, "nothing") == ["received 3 batches"] * 3
+@pytest.mark.parametrize("odd", ["nothing", "chunks-nothing"])
+def test_ranks_that_agree_go_on(odd: str, tmp_path: Path) -> None:
+    assert answers(tmp_path, odd) == ["received 3 batches"] * 3
 
 
 def test_a_rank_that_does_not_come_is_an_error_and_not_a_hang(tmp_path: Path) -> None:

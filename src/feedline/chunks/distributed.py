@@ -60,12 +60,18 @@ class DistributedSampler(PlannedSampler):
                 f"shards='windows' needs one of Feedline's samplers, not {type(sampler).__name__}; "
                 "use shards='contiguous'"
             )
+        self._dist_info = dist_info
         self._rank, self._world_size = resolve(dist_info)
         self._enforce_equal_batches = bool(enforce_equal_batches)
         self._sampler = copy.deepcopy(sampler)
         if not isinstance(sampler, WindowSampler) and sampler.rng is not None:
             # Each rank has a stream of its own; all of them leave the caller's generator alone.
             self._sampler.rng = copy.deepcopy(sampler.rng).spawn(self._rank + 1)[-1]
+
+    @property
+    def dist_info(self) -> DistInfo:
+        """Where rank and number of ranks came from."""
+        return self._dist_info
 
     @property
     def rank(self) -> int:
@@ -147,6 +153,13 @@ class DistributedSampler(PlannedSampler):
             tail=inner.tail,
             multiple_of=self._multiple,
         )
+
+    def describe(self, n_obs: int) -> dict[str, Any]:
+        """Return what all ranks must have in common, as JSON values."""
+        shared = {"world_size": self._world_size, "batch_size": self.batch_size}
+        if isinstance(self._sampler, WindowSampler):
+            return {**shared, "plan": self.plan(n_obs).fields}
+        return {**shared, "n_batches": self.n_batches(n_obs)}
 
     @property
     def _multiple(self) -> int:

@@ -62,8 +62,8 @@ def _seconds(given: Any) -> float:
         end = os.environ.get("SLURM_JOB_END_TIME", "")
         if not end.isdigit():
             raise InvalidValueError(
-                "max_duration='slurm' needs SLURM_JOB_END_TIME, which Slurm sets in its jobs; give "
-                "the seconds instead"
+                "max_duration='slurm' needs SLURM_JOB_END_TIME, which newer releases of Slurm "
+                "set in their jobs; set it to the seconds since 1970, or give a duration instead"
             )
         return int(end) - time.time()
     if isinstance(given, timedelta):

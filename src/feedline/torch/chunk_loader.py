@@ -8,12 +8,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from numpy.typing import NDArray
 
-from feedline.errors import check_choice, check_integer
+from feedline.chunks import DistributedSampler
+from feedline.errors import check_choice, check_integer, check_positive
 from feedline.feed import ChunkLoader as PlainLoader
 from feedline.store.matrix import MatrixStore
 from feedline.torch.chunk_workers import RequestsInWorkers
+from feedline.torch.guard import compare_ranks
 
 __all__ = ["ChunkLoader", "ChunkTensors"]
 
@@ -48,6 +51,9 @@ class ChunkLoader:
         persistent_workers: Whether workers stay from one epoch to the next.
         pin_memory: Whether batches are copied to memory that a GPU reads directly.
         multiprocessing_context: How workers are started, as for torch's DataLoader.
+        desync_guard: Compare the ranks before each pass, where those of the sampler come from
+            torch.
+        desync_timeout: How many seconds the guard waits for the other ranks.
 
     Examples:
         >>> from feedline.chunks import RandomSampler
@@ -69,7 +75,11 @@ class ChunkLoader:
         persistent_workers: bool = False,
         pin_memory: bool = False,
         multiprocessing_context: Any = None,
+        desync_guard: bool = True,
+        desync_timeout: float = 60.0,
     ) -> None:
+        self._desync_guard = desync_guard
+        self._desync_timeout = check_positive("desync_timeout", desync_timeout)
         self.output = check_choice("output", output, OUTPUTS)
         self.num_workers = check_integer("num_workers", num_workers, 0)
         self.pin_memory = bool(pin_memory)
@@ -145,7 +155,21 @@ class ChunkLoader:
         """Go on where a state was saved, with any number of workers and of ranks."""
         self._loader.load_state_dict(state)
 
+    def _compare_ranks(self) -> None:
+        """Raise on every rank if they would not read parts of the same whole."""
+        sampler = self.sampler
+        is_shared = isinstance(sampler, DistributedSampler) and sampler.dist_info == "torch"
+        if not is_shared or not self._desync_guard:
+            return
+        record = {
+            "store": self.store.fingerprint,
+            "sampler": sampler.describe(self.n_obs),
+            "state": sampler.state_dict(),
+        }
+        compare_ranks(dist.group.WORLD, record, timeout=self._desync_timeout)
+
     def __iter__(self) -> Iterator[ChunkTensors]:
+        self._compare_ranks()
         for matrix, obs, rows in self._loader:
             yield self._pinned(
                 ChunkTensors(
