@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from feedline.report.charts import Bars, Chart, Lines, Panel, Series, Table
-from feedline.report.trace import Trace
+from feedline.report.trace import Trace, shortened
 from feedline.runs.plan_report import BucketLine
 
 __all__ = ["batch_panel", "tail_panel"]
@@ -42,7 +42,7 @@ def _bucket_charts(buckets: Sequence[BucketLine]) -> list[Chart]:
         header=("bucket", "samples", "batch size", "batches", "dropped", "padded"),
         rows=[
             (
-                *(line.name, line.num_samples, line.batch_size),
+                *(shortened(line.name), line.num_samples, line.batch_size),
                 *(line.num_batches, line.num_dropped, line.num_padded),
             )
             for line in listed
@@ -50,7 +50,7 @@ def _bucket_charts(buckets: Sequence[BucketLine]) -> list[Chart]:
     )
     bars = Bars(
         title="Batches of a rank in each bucket",
-        names=[line.name for line in listed],
+        names=[shortened(line.name) for line in listed],
         series=[Series(name="batches", values=[line.num_batches for line in listed])],
     )
     return [table, bars]
@@ -60,7 +60,7 @@ def _sizes(trace: Trace) -> Lines:
     """Return the mean number of samples of a batch, on the ranks with the most and the fewest."""
     fewest: list[float | None] = []
     most: list[float | None] = []
-    counted = [n for n, column in enumerate(trace.columns) if trace.is_counted(column)]
+    counted = trace.counted
     for place in counted:
         found = [trace.cells.get((place, rank)) for rank in trace.ranks]
         sizes = [
@@ -85,11 +85,14 @@ def _sizes(trace: Trace) -> Lines:
 
 def tail_panel(trace: Trace, tail: str | None, num_dropped: int, num_padded: int) -> Panel:
     """Return what happens at the end of an epoch."""
-    counted = [n for n, column in enumerate(trace.columns) if trace.is_counted(column)]
-    last = counted[-1] if counted else len(trace.columns) - 1
+    last = trace.counted[-1] if trace.counted else len(trace.columns) - 1
     shown = [(rank, trace.cells[last, rank]) for rank in trace.ranks if (last, rank) in trace.cells]
+    title = f"Samples of each rank in step {trace.columns[last].step}, the last one"
+    if any(cell.num_real is None for _, cell in shown):
+        num_batches = max(cell.num_batches for _, cell in shown)
+        title += f": its first {num_batches:,} batches"
     bars = Bars(
-        title=f"Samples of each rank in step {trace.columns[last].step}, the last one",
+        title=title,
         names=[f"rank {rank}" for rank, _ in shown],
         series=[
             Series(

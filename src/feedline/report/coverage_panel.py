@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from feedline.report.charts import Bars, Chart, Layer, Lines, Map, Mark, Panel, Series
-from feedline.report.trace import Trace, num_ranks
+from feedline.report.trace import Covered, Trace, num_ranks, spread
 from feedline.runs.plan_report import Naive
 
 __all__ = ["coverage_panel"]
 
-_MOST_BINS, _NUM_PARTS = 60, 32
+_MOST_BINS, _NUM_PARTS, _MOST_CHANGES = 60, 32, 60
 
 
 def coverage_panel(trace: Trace, naive: Naive | None = None) -> Panel:
@@ -33,7 +33,7 @@ def coverage_panel(trace: Trace, naive: Naive | None = None) -> Panel:
 
 
 def _consumed(trace: Trace) -> Lines:
-    points = trace.coverage
+    points = _in_order(trace.coverage)
     series = [
         Series(
             name="positions consumed",
@@ -44,9 +44,15 @@ def _consumed(trace: Trace) -> Lines:
         total = max(1, trace.num_samples)
         shares = [(point.num_different or 0) / total for point in points]
         series.append(Series(name="different samples", values=shares, style="dashed"))
+    num_epochs = len({point.epoch for point in points})
+    notes = []
+    if num_epochs < trace.num_epochs:
+        notes.append(f"{num_epochs:,} of {trace.num_epochs:,} epochs are shown.")
+    if any(stretch.counted_end < stretch.end for stretch in trace.stretches):
+        notes.append("Steps that were thrown away are left out.")
     return Lines(
         title="Share of the epoch",
-        note="Steps that were thrown away are left out." if _has_faded(trace) else "",
+        note=" ".join(notes),
         x_label="step",
         y_label="share",
         x=[point.step for point in points],
@@ -56,40 +62,48 @@ def _consumed(trace: Trace) -> Lines:
     )
 
 
-def _has_faded(trace: Trace) -> bool:
-    return any(stretch.counted_end < stretch.end for stretch in trace.stretches)
+def _in_order(points: Sequence[Covered]) -> list[Covered]:
+    """Return points whose steps never go back.
+
+    Of an epoch that begins inside of the last step of the one before, the beginning is left out.
+    """
+    found: list[Covered] = []
+    for point in points:
+        if not found or point.step >= found[-1].step:
+            found.append(point)
+    return found
 
 
 def _changes(trace: Trace) -> Iterator[Mark]:
-    for stretch in trace.stretches[1:]:
+    for number in spread(1, len(trace.stretches), _MOST_CHANGES):
+        stretch = trace.stretches[number]
         yield Mark(x=stretch.first, label=num_ranks(stretch.world_size))
 
 
 def _parts_of_data(trace: Trace) -> Map | None:
     """Return how often each part of the data comes in each stretch of time, beside the mean."""
-    counted = [n for n, column in enumerate(trace.columns) if trace.is_counted(column)]
-    num_samples = trace.num_samples
+    counted, num_samples = trace.counted, trace.num_samples
     num_parts = min(_NUM_PARTS, num_samples)
     num_bins = min(_MOST_BINS, len(counted))
     if num_bins < 2 or num_parts < 2:
         return None
-    edges = [counted[number * len(counted) // num_bins] for number in range(num_bins)]
+    edges = [part * num_samples // num_parts for part in range(num_parts + 1)]
+    means = np.diff(edges) / num_samples
+    groups = np.array_split(np.array(counted), num_bins)
     values = np.zeros((num_parts, num_bins))
-    for number, group in enumerate(np.array_split(np.array(counted), num_bins)):
-        ids = np.concatenate([trace.ids_of(int(place)) for place in group])
-        known = ids[(ids >= 0) & (ids < num_samples)]
-        part = np.minimum(known * num_parts // num_samples, num_parts - 1)
+    for number, group in enumerate(groups):
+        known = trace.known(np.concatenate([trace.ids_of(place) for place in group.tolist()]))
+        part = np.searchsorted(edges, known, side="right") - 1
         counts = np.bincount(part, minlength=num_parts)
-        values[:, number] = counts / max(1, len(known)) * num_parts
-    starts = [part * num_samples // num_parts for part in range(num_parts)]
+        values[:, number] = counts / max(1, len(known)) / means
     return Map(
         title="Which part of the data when",
         note="1 is as often as in a perfect shuffle. Streaks show data that is read in order, or "
         "sources and buckets that come and go.",
         column_label="step",
         row_label="indices from",
-        columns=[trace.columns[place].step for place in edges],
-        rows=starts,
+        columns=[trace.columns[int(group[0])].step for group in groups],
+        rows=edges[:-1],
         layers=[Layer(name="times the mean", values=values.tolist())],
     )
 

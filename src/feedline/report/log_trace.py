@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
 
+from feedline.report.log_cells import CellParts, Waits
 from feedline.report.trace import (
     Cell,
     Column,
@@ -16,46 +16,35 @@ from feedline.report.trace import (
     Stretch,
     Trace,
     share_columns,
+    shortened,
     spread,
     spread_ranks,
 )
-from feedline.runs.audit_counts import Data
 from feedline.runs.audit_runs import Run
 from feedline.runs.log_entries import LoggedBatch
 from feedline.runs.run_config_parts import SourceInfo
 
-__all__ = ["Waits", "trace_of_runs"]
+__all__ = ["Received", "trace_of_runs"]
 
 _MOST_IDS = 400_000
-_MOST_POINTS = 200
+_MOST_POINTS, _MOST_EPOCHS = 2000, 500
 _MOST_SAMPLES = 2**27
+_NEVER = np.iinfo(np.int64).max
 
 Numbers = NDArray[np.int64]
 
 
-@dataclass
-class Waits:
-    """Seconds that ranks waited for data in `[steps[i], steps[i + 1])`: all of them, and the
-    longest."""
+@dataclass(frozen=True, kw_only=True)
+class Received:
+    """What the logs hold: the trace, the waits, and how many samples count or were thrown away.
 
-    steps: Numbers
-    total: NDArray[np.float64]
-    longest: NDArray[np.float64]
-    num_batches: Numbers
+    Padding is not among these samples.
+    """
 
-    @classmethod
-    def over(cls, steps: range) -> Waits:
-        """Return waits of zero seconds, at most a few hundred of them."""
-        width = max(1, -(-len(steps) // _MOST_POINTS))
-        starts = np.arange(steps.start, steps.stop, width, dtype=np.int64)
-        return cls(starts, np.zeros(len(starts)), np.zeros(len(starts)), np.zeros_like(starts))
-
-    def add(self, batch: LoggedBatch) -> None:
-        """Count a batch."""
-        place = int(np.searchsorted(self.steps, batch.step, side="right")) - 1
-        self.total[place] += batch.wait
-        self.longest[place] = max(self.longest[place], batch.wait)
-        self.num_batches[place] += 1
+    trace: Trace
+    waits: Waits
+    num_counted: int
+    num_discarded: int
 
 
 class _Reading:
@@ -68,61 +57,83 @@ class _Reading:
         self._num_samples = num_samples
         self._places = places
         self._ranks = ranks
-        ends = [
-            int(run.counted(rank)[:, 1].max(initial=0)) + 1 for run in runs for rank in run.ranks
-        ]
-        self.waits = Waits.over(range(max(ends)))
-        self.cells: dict[tuple[int, int], list[LoggedBatch]] = {}
+        num_cells = len(ranks) * sum(map(len, places))
+        self._most_ids = max(16, _MOST_IDS // max(1, num_cells))
+        self._parts: dict[tuple[int, int], CellParts] = {}
+        steps = [run.counted(rank)[:, 1] for run in runs for rank in run.ranks]
+        counted = [own for own in steps if len(own)]
+        self.waits = Waits.over(
+            min(int(own.min()) for own in counted), max(int(own.max()) for own in counted) + 1
+        )
         self.coverage: list[Covered] = []
+        self.num_counted = self.num_discarded = 0
 
-    def read(self, epoch: int) -> Iterator[int]:
-        """Read what all ranks got in an epoch, and yield the number of batches now and then."""
+    def read(self, epoch: int, num_points: int) -> Iterator[int]:
+        """Read what all ranks got in an epoch, and yield the number of batches now and then.
+
+        What was consumed before its steps is added to `coverage`, as so many points.
+        """
         num_real: dict[int, int] = {}
-        size = self._num_samples if self._num_samples <= _MOST_SAMPLES else 0
-        first_step = np.full(size, np.iinfo(np.int64).max)
+        is_small = self._num_samples <= _MOST_SAMPLES
+        first_step = np.full(self._num_samples if is_small and num_points else 0, _NEVER)
         for run, places in zip(self._runs, self._places, strict=True):
             for rank, part in run.ranks.items():
                 num_batches = 0
                 for batch in part.batches(epoch, float("inf")):
                     num_batches += 1
                     if rank in self._ranks and batch.step in places:
-                        self.cells.setdefault((places[batch.step], rank), []).append(batch)
-                    if batch.step < run.limit:
-                        ids = batch.real_ids
-                        num_real[batch.step] = num_real.get(batch.step, 0) + len(ids)
-                        self.waits.add(batch)
-                        if size:
-                            known = ids[(ids >= 0) & (ids < size)]
-                            first_step[known] = np.minimum(first_step[known], batch.step)
+                        self._add(places[batch.step], rank, batch)
+                    ids = batch.real_ids
+                    if batch.step >= run.limit:
+                        self.num_discarded += len(ids)
+                        continue
+                    self.num_counted += len(ids)
+                    self.waits.add(batch)
+                    num_real[batch.step] = num_real.get(batch.step, 0) + len(ids)
+                    if len(first_step):
+                        known = ids[(ids >= 0) & (ids < len(first_step))]
+                        first_step[known] = np.minimum(first_step[known], batch.step)
                 yield num_batches
-        self.coverage += _covered(epoch, num_real, first_step)
+        if num_real and num_points:
+            found = first_step if is_small else None
+            self.coverage += _covered(epoch, num_real, found, num_points)
+
+    def _add(self, place: int, rank: int, batch: LoggedBatch) -> None:
+        parts = self._parts.setdefault((place, rank), CellParts(self._most_ids))
+        parts.add(batch)
+
+    @property
+    def cells(self) -> dict[tuple[int, int], Cell]:
+        """What was gathered of each column and rank."""
+        return {place: parts.cell for place, parts in self._parts.items()}
 
 
-def _covered(epoch: int, num_real: dict[int, int], first_step: Numbers) -> Iterator[Covered]:
-    """Yield what was consumed before each step, and at the end."""
-    if not num_real:
-        return
-    steps = np.array(sorted(num_real), dtype=np.int64)
-    consumed = np.concatenate([[0], np.cumsum([num_real[step] for step in steps.tolist()])])
-    ordered = np.sort(first_step)
-    bounds = np.concatenate([steps, steps[-1:] + 1])
-    different = np.searchsorted(ordered, bounds)
-    for place in spread(0, len(bounds), _MOST_POINTS):
-        found = int(different[place]) if len(first_step) else None
-        yield Covered(epoch, int(bounds[place]), int(consumed[place]), found)
+def _covered(
+    epoch: int, num_real: dict[int, int], first_step: Numbers | None, num_points: int
+) -> Iterator[Covered]:
+    """Yield what was consumed before some of the steps, and at the end."""
+    steps = sorted(num_real)
+    consumed = np.concatenate([[0], np.cumsum([num_real[step] for step in steps])]).tolist()
+    different: list[int | None] = [None] * len(consumed)
+    if first_step is not None:
+        seen = np.sort(first_step[first_step < _NEVER])
+        different = [*np.searchsorted(seen, np.array(steps, dtype=np.int64)).tolist(), len(seen)]
+    bounds = [*steps, steps[-1] + 1]
+    for place in spread(0, len(bounds), num_points):
+        yield Covered(epoch, bounds[place], consumed[place], different[place])
 
 
 def trace_of_runs(
     runs: list[Run],
-    data: Data,
+    sources: Sequence[SourceInfo],
     num_positions: int,
     progress: Callable[[int], object] = lambda _: None,
-) -> tuple[Trace, Waits]:
-    """Return what the ranks of all runs got, in the order in which the runs began, and their waits.
+) -> Received:
+    """Return what the ranks of all runs got, in the order in which the runs began.
 
     Args:
-        runs: The runs, of which each has batches.
-        data: The samples.
+        runs: The runs, of which each has batches, and some have any that count.
+        sources: The samples.
         num_positions: The length of an epoch.
         progress: Is told the number of batches that were read since it was told last.
     """
@@ -132,57 +143,69 @@ def trace_of_runs(
     columns: list[Column] = []
     places: list[dict[int, int]] = []
     for number, (listed, share) in enumerate(zip(steps, shares, strict=True)):
-        chosen = [listed[place] for place in spread(0, len(listed), share)]
+        chosen = listed[spread(0, len(listed), share)].tolist()
         places.append({step: place for place, (_, step) in enumerate(chosen, len(columns))})
         columns += [Column(number, epoch, step) for epoch, step in chosen]
-    reading = _Reading(runs, data.num_samples, places, frozenset(ranks))
-    for epoch in sorted({epoch for listed in steps for epoch, _ in listed}):
-        for num_batches in reading.read(epoch):
+    num_samples = sum(source.num_samples for source in sources)
+    reading = _Reading(runs, num_samples, places, frozenset(ranks))
+    epochs = _epochs_of(runs)
+    shown = {epochs[place] for place in spread(0, len(epochs), _MOST_EPOCHS)}
+    num_points = max(3, min(200, _MOST_POINTS // len(shown)))
+    for epoch in epochs:
+        for num_batches in reading.read(epoch, num_points if epoch in shown else 0):
             progress(num_batches)
-    most = max(16, _MOST_IDS // max(1, len(columns) * len(ranks)))
     trace = Trace(
-        sources=tuple(_sources_of(data)),
+        sources=tuple(sources),
         stretches=tuple(map(_stretch_of, runs)),
         columns=tuple(columns),
         ranks=tuple(ranks),
-        cells={place: _cell(batches, most) for place, batches in reading.cells.items()},
+        cells=reading.cells,
         coverage=tuple(reading.coverage),
         num_positions=num_positions,
         is_whole=len(columns) == sum(map(len, steps))
         and len(ranks) == max(run.world_size for run in runs),
+        num_epochs=len(epochs),
     )
-    return trace, reading.waits
-
-
-def _sources_of(data: Data) -> Iterator[SourceInfo]:
-    firsts = [0, *accumulate(data.sources.values())]
-    for (name, size), first in zip(data.sources.items(), firsts, strict=False):
-        yield SourceInfo(name or "data", size, first)
+    return Received(
+        trace=trace,
+        waits=reading.waits,
+        num_counted=reading.num_counted,
+        num_discarded=reading.num_discarded,
+    )
 
 
 def _stretch_of(run: Run) -> Stretch:
     tables = [part.table[:, 1] for part in run.ranks.values() if part.numbers]
     first, end = min(int(t.min()) for t in tables), max(int(t.max()) for t in tables) + 1
-    return Stretch(run.name, run.world_size, first, int(max(first, min(run.limit, end))), end)
+    counted_end = int(max(first, min(run.limit, end)))
+    return Stretch(shortened(run.name), run.world_size, first, counted_end, end)
 
 
-def _steps_of(run: Run) -> list[tuple[int, int]]:
-    """Return epoch and step of everything that some rank of a run did, in order."""
-    tables = [part.table[:, :2] for part in run.ranks.values() if part.numbers]
-    rows: list[list[int]] = np.unique(np.concatenate(tables), axis=0).tolist()
-    # A step may reach over the end of an epoch. It belongs to the one that it begins in.
-    by_step: dict[int, int] = {}
-    for epoch, step in rows:
-        by_step.setdefault(step, epoch)
-    return [(epoch, step) for step, epoch in sorted(by_step.items())]
+def _epochs_of(runs: list[Run]) -> list[int]:
+    found: set[int] = set()
+    for run in runs:
+        for part in run.ranks.values():
+            found.update(part.spans)
+    return sorted(found)
 
 
-def _cell(batches: list[LoggedBatch], most: int) -> Cell:
-    ids = np.concatenate([batch.real_ids for batch in batches])
-    return Cell(
-        ids=ids[:most],
-        num_real=len(ids),
-        num_padded=sum(len(batch.ids) for batch in batches) - len(ids),
-        num_batches=len(batches),
-        wait=sum(batch.wait for batch in batches),
-    )
+def _steps_of(run: Run) -> Numbers:
+    """Return epoch and step of everything that some rank of a run did, in the order of the steps.
+
+    A step may reach over the end of an epoch. It belongs to the one that it begins in.
+    """
+    found = np.empty((0, 2), dtype=np.int64)
+    for part in run.ranks.values():
+        own = _by_step(part.table[:, :2])
+        # All ranks do the same, unless something went wrong.
+        if len(own) and not np.array_equal(own, found):
+            found = _by_step(np.concatenate([found, own]))
+    return found
+
+
+def _by_step(rows: Numbers) -> Numbers:
+    """Return the lowest epoch of each step, in the order of the steps."""
+    ordered = rows[np.lexsort((rows[:, 0], rows[:, 1]))]
+    is_first = np.ones(len(ordered), dtype=np.bool_)
+    is_first[1:] = ordered[1:, 1] != ordered[:-1, 1]
+    return ordered[is_first]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
 from feedline.plan import Chunking
 from feedline.report.charts import Layer, Map, Mark, Panel
-from feedline.report.trace import Cell, Trace, num_ranks
+from feedline.report.trace import Cell, Trace, num_ranks, shortened
 
 __all__ = ["map_panel"]
 
@@ -21,10 +22,8 @@ def map_panel(trace: Trace, buckets: Sequence[str] = (), chunks: Chunking | None
     if trace.is_whole:
         text += "All steps of all ranks are shown."
     else:
-        text += (
-            f"{len(trace.columns)} steps and {len(trace.ranks)} ranks are shown, spread evenly "
-            "over all."
-        )
+        shown = "1 step" if len(trace.columns) == 1 else f"{len(trace.columns)} steps"
+        text += f"{shown} and {num_ranks(len(trace.ranks))} are shown, spread evenly over all."
     is_faded = [not trace.is_counted(column) for column in trace.columns]
     if any(is_faded):
         text += " Faded steps do not count: the next run went on from a checkpoint before them."
@@ -54,19 +53,23 @@ def _groups(trace: Trace) -> Iterator[Mark]:
 
 def _layers(trace: Trace, buckets: Sequence[str], chunks: Chunking | None) -> Iterator[Layer]:
     if buckets:
-        yield _layer(trace, "bucket", lambda cell: cell.bucket, categories=buckets)
+        # Of very many buckets, those that come in the cells.
+        used = sorted({cell.bucket for cell in trace.cells.values() if cell.bucket is not None})
+        names = [shortened(buckets[number]) for number in used]
+        yield _layer(trace, "bucket", lambda cell: _place_in(used, cell.bucket), categories=names)
     yield _layer(trace, "index of the first sample", lambda cell: _first(cell))
     if chunks is not None:
         yield _layer(trace, "chunk of the first sample", lambda cell: _chunk(cell, chunks))
-        yield _layer(trace, "chunks in a step", lambda cell: _num_chunks(cell, chunks))
+        if all(cell.is_whole for cell in trace.cells.values()):
+            yield _layer(trace, "chunks in a step", lambda cell: _num_chunks(cell, chunks))
     if len(trace.sources) > 1 and not buckets:
         for number, source in enumerate(trace.sources[:_MOST_SHARES]):
             share = _share_of(trace, number)
             yield _layer(trace, f"share of {source.name}", share, format="share")
     if all(cell.num_real is not None for cell in trace.cells.values()):
         yield _layer(trace, "samples", lambda cell: cell.num_real)
-    if any(cell.num_padded for cell in trace.cells.values()):
-        yield _layer(trace, "padded", lambda cell: cell.num_padded)
+        if any(cell.num_padded for cell in trace.cells.values()):
+            yield _layer(trace, "padded", lambda cell: cell.num_padded)
     if any(cell.wait is not None for cell in trace.cells.values()):
         yield _layer(trace, "wait for data", lambda cell: cell.wait, format="seconds")
 
@@ -86,6 +89,10 @@ def _layer(
     return Layer(name=name, values=values, categories=categories, format=format)
 
 
+def _place_in(used: Sequence[int], bucket: int | None) -> int | None:
+    return None if bucket is None else bisect_left(used, bucket)
+
+
 def _first(cell: Cell) -> int | None:
     return int(cell.ids[0]) if len(cell.ids) else None
 
@@ -100,8 +107,7 @@ def _num_chunks(cell: Cell, chunks: Chunking) -> int:
 
 def _share_of(trace: Trace, number: int) -> Callable[[Cell], float | None]:
     def share(cell: Cell) -> float | None:
-        if not len(cell.ids):
-            return None
-        return float((trace.sources_of(cell.ids) == number).mean())
+        known = trace.known(cell.ids)
+        return float((trace.sources_of(known) == number).mean()) if len(known) else None
 
     return share

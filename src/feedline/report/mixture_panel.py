@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
+from numpy.typing import NDArray
 
-from feedline.plan import Mixture
+from feedline.plan import Mixture, Phase
 from feedline.plan.apportion import shares_of
 from feedline.report.charts import Bars, Lines, Panel, Series
 from feedline.report.trace import Trace
@@ -23,10 +26,13 @@ Target = Callable[[int, int], Sequence[float]]
 def target_of_mixture(mixture: Mixture) -> Target:
     """Return the shares that the weights and phases of a mixture ask for."""
 
+    @cache
+    def shares_in(phase: Phase) -> Sequence[float]:
+        return [float(share) for share in shares_of(phase.weights, phase.temperature)]
+
     def target(epoch: int, position: int) -> Sequence[float]:
         phases = phases_of(mixture, epoch)
-        phase = [phase for start, phase in phases if start <= position][-1]
-        return [float(share) for share in shares_of(phase.weights, phase.temperature)]
+        return shares_in([phase for start, phase in phases if start <= position][-1])
 
     return target
 
@@ -40,85 +46,119 @@ def target_of_weights(weights: Sequence[float]) -> Target:
 
 def mixture_panel(trace: Trace, target: Target | None) -> Panel | None:
     """Return the shares over time and for all steps, or None if there is one source only."""
-    counted = [n for n, column in enumerate(trace.columns) if trace.is_counted(column)]
+    counted = trace.counted
     if len(trace.sources) < 2 or not counted:
         return None
     groups = np.array_split(np.array(counted), min(_MOST_BINS, len(counted)))
-    counts = np.array([_counts(trace, group.tolist()) for group in groups])
-    wanted = None if target is None else np.array([_wanted(trace, g, target) for g in groups])
-    listed = np.argsort(-counts.sum(axis=0), kind="stable")[:_MOST_SOURCES].tolist()
-    shares = counts / np.maximum(1, counts.sum(axis=1, keepdims=True))
-    names = [trace.sources[number].name for number in listed]
-    series = [
-        Series(name=name, values=shares[:, number].tolist())
-        for name, number in zip(names, listed, strict=True)
-    ]
-    if wanted is not None:
-        series += [
-            Series(name=f"{name}, wanted", values=wanted[:, number].tolist(), style="dashed")
-            for name, number in zip(names, listed, strict=True)
-        ]
-    over_time = Lines(
-        title="Shares over time",
-        x_label="step",
-        y_label="share",
-        x=[trace.columns[int(group[0])].step for group in groups],
-        series=series,
-        format="share",
+    found = [_sources_in(trace, group) for group in groups]
+    listed = _most_frequent(found, len(trace.sources))
+    shown = _Shares(
+        names=[trace.sources[number].name for number in listed],
+        counts=np.array([[int((own == number).sum()) for number in listed] for own in found]),
+        sizes=np.array([len(own) for own in found]),
+        wanted=None
+        if target is None
+        else np.array([_wanted(trace, group, target, listed) for group in groups]),
     )
+    where = "" if trace.is_whole else " that are shown above"
     return Panel(
         name="mixture",
         title="Mixture",
-        text="The share of each source in the steps, over all ranks"
+        text=f"The share of each source in the steps and ranks{where}"
         + (", beside the share that its weight asks for." if target else ".")
         + _left_out(len(trace.sources) - len(listed)),
-        charts=[over_time, _altogether(names, listed, counts, wanted)],
+        charts=[
+            shown.over_time([trace.columns[int(group[0])].step for group in groups]),
+            shown.altogether(),
+        ],
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Shares:
+    """How often sources come in groups of steps (rows), out of how many samples, and what share of
+    these was wanted."""
+
+    names: list[str]
+    counts: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    wanted: NDArray[np.float64] | None
+
+    def over_time(self, steps: list[int]) -> Lines:
+        """Return the share of each source in each group."""
+        shares = self.counts / np.maximum(1, self.sizes)[:, None]
+        series = [
+            Series(name=name, values=shares[:, number].tolist())
+            for number, name in enumerate(self.names)
+        ]
+        if self.wanted is not None:
+            series += [
+                Series(
+                    name=f"{name}, wanted", values=self.wanted[:, number].tolist(), style="dashed"
+                )
+                for number, name in enumerate(self.names)
+            ]
+        return Lines(
+            title="Shares over time",
+            x_label="step",
+            y_label="share",
+            x=steps,
+            series=series,
+            format="share",
+        )
+
+    def altogether(self) -> Bars:
+        """Return the share of each source in all groups."""
+        total = max(1, int(self.sizes.sum()))
+        shares = self.counts.sum(axis=0) / total
+        targets: list[float | None] = []
+        if self.wanted is not None:
+            # Groups of steps differ in their number of samples.
+            targets = ((self.wanted * self.sizes[:, None]).sum(axis=0) / total).tolist()
+        return Bars(
+            title="Altogether",
+            note="The tick is the share that was wanted." if targets else "",
+            names=self.names,
+            series=[Series(name="share", values=shares.tolist())],
+            targets=targets,
+            format="share",
+        )
 
 
 def _left_out(num: int) -> str:
-    return f" The {num} sources that come least often are left out." if num else ""
+    sources = "source that comes" if num == 1 else f"{num:,} sources that come"
+    return f" The {sources} least often {'is' if num == 1 else 'are'} left out." if num else ""
 
 
-def _altogether(
-    names: list[str], listed: list[int], counts: np.ndarray, wanted: np.ndarray | None
-) -> Bars:
-    total = counts.sum(axis=0) / max(1, int(counts.sum()))
-    targets: list[float | None] = []
-    if wanted is not None:
-        # Groups of steps differ in their number of samples.
-        sizes = counts.sum(axis=1)
-        mean = (wanted * sizes[:, None]).sum(axis=0) / max(1, int(sizes.sum()))
-        targets = [float(mean[number]) for number in listed]
-    return Bars(
-        title="Altogether",
-        note="The tick is the share that was wanted." if targets else "",
-        names=names,
-        series=[Series(name="share", values=[float(total[number]) for number in listed])],
-        targets=targets,
-        format="share",
-    )
+def _sources_in(trace: Trace, group: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the source of each sample in a group of columns."""
+    ids = np.concatenate([trace.ids_of(place) for place in group.tolist()])
+    return trace.sources_of(trace.known(ids))
 
 
-def _counts(trace: Trace, places: list[int]) -> list[int]:
-    ids = np.concatenate([trace.ids_of(place) for place in places])
-    known = ids[(ids >= 0) & (ids < trace.num_samples)]
-    counts: list[int] = np.bincount(trace.sources_of(known), minlength=len(trace.sources)).tolist()
-    return counts
+def _most_frequent(found: Sequence[NDArray[np.int64]], num_sources: int) -> list[int]:
+    counts = np.bincount(np.concatenate(found), minlength=num_sources)
+    listed: list[int] = np.argsort(-counts, kind="stable")[:_MOST_SOURCES].tolist()
+    return listed
 
 
-def _wanted(trace: Trace, group: np.ndarray, target: Target) -> Sequence[float]:
-    """Return the mean share that was wanted in a group of columns."""
+def _wanted(
+    trace: Trace, group: NDArray[np.int64], target: Target, listed: Sequence[int]
+) -> Sequence[float]:
+    """Return the mean share that was wanted of some sources in a group of columns."""
     found = []
     for place in group.tolist():
         column = trace.columns[place]
-        found.append(target(column.epoch, _position(trace, column.epoch, column.step)))
+        shares = target(column.epoch, _position(trace, column.epoch, column.step))
+        found.append([shares[number] for number in listed])
     mean: list[float] = np.mean(found, axis=0).tolist()
     return mean
 
 
 def _position(trace: Trace, epoch: int, step: int) -> int:
     own = [point for point in trace.coverage if point.epoch == epoch]
+    if not own:
+        return 0
     steps = [point.step for point in own]
     place = int(np.interp(step, steps, [point.num_consumed for point in own]))
     return min(place, max(0, trace.num_positions - 1))

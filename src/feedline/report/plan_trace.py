@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
-from feedline.plan import Block, Segment
+from feedline.errors import EmptyEpochError
+from feedline.plan import Block, BucketPlan, Segment, Share
 from feedline.report.trace import (
     Cell,
     Column,
@@ -13,6 +15,7 @@ from feedline.report.trace import (
     Stretch,
     Trace,
     share_columns,
+    shortened,
     spread,
     spread_ranks,
 )
@@ -22,15 +25,16 @@ from feedline.runs.run_steps import segment_of
 
 __all__ = ["trace_of_config"]
 
-_MOST_AT_ONCE = 2**17
-_MOST_IN_CELL = 4096
+_MOST_IDS, _MOST_IN_CELL = 2**23, 4096
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _Part:
     """Batches `[start, end)` of a segment, which are steps from `first_step` on."""
 
+    name: str
     segment: Segment
+    tail: str
     start: int
     end: int
     first_step: int
@@ -40,42 +44,90 @@ class _Part:
     def num_steps(self) -> int:
         return -(-(self.end - self.start) // self.batches_per_step)
 
+    @property
+    def end_step(self) -> int:
+        return self.first_step + self.num_steps
+
     def batches_of(self, step: int) -> tuple[int, int]:
-        """Return which batches a step has; of very large ones, the first that fit into a cell."""
+        """Return which batches a step has."""
         first = self.start + (step - self.first_step) * self.batches_per_step
-        most = max(1, _MOST_IN_CELL // self.segment.plan.largest_batch(self.segment.batch_size))
-        return first, min(first + min(self.batches_per_step, most), self.end)
+        return first, min(first + self.batches_per_step, self.end)
+
+    def cell(self, rank: int, step: int, most_ids: int) -> Cell:
+        """Return what a rank gets in a step; of very many samples, the first."""
+        if isinstance(self.segment.plan, BucketPlan):
+            return self._cell_of_buckets(rank, step, most_ids)
+        first, stop = self.batches_of(step)
+        low, high = self._share.span(rank, first, stop)
+        num_real = self._share.num_real(rank, low, high)
+        ids = self._entries.block(rank, low, low + min(num_real, most_ids)).indices
+        return Cell(
+            ids=ids,
+            num_real=num_real,
+            num_padded=high - low - num_real,
+            num_batches=stop - first,
+        )
+
+    def _cell_of_buckets(self, rank: int, step: int, most_ids: int) -> Cell:
+        first, stop = self.batches_of(step)
+        largest = self.segment.plan.largest_batch(self.segment.batch_size)
+        block = self.segment.block(rank, first, min(stop, first + max(1, most_ids // largest)))
+        ids = block.real_indices
+        return Cell(
+            ids=ids[:most_ids].copy(),
+            num_real=len(ids) if len(block) == stop - first else None,
+            num_padded=len(block.indices) - len(ids),
+            num_batches=len(block),
+            bucket=_first_bucket(block),
+        )
+
+    @cached_property
+    def _share(self) -> Share:
+        return Share(
+            num_positions=self.segment.num_left,
+            world_size=self.segment.world_size,
+            batch_size=self.segment.batch_size,
+            tail=self.tail,
+        )
+
+    @cached_property
+    def _entries(self) -> Segment:
+        """The same stream in batches of one, because which entries a rank gets does not depend on
+        where batches end; so no more than a few of a very large batch need be computed."""
+        return replace(self.segment, batch_size=1, num_done=0)
 
 
 def trace_of_config(config: RunConfig, epoch: int, sizes: Sequence[int] | None) -> Trace:
     """Return what a run would consume in an epoch; with `sizes`, on these ranks in turn."""
     parts = _parts_of(config, epoch, sizes)
     ranks = spread_ranks(part.segment.world_size for part in parts)
-    columns: list[Column] = []
-    cells: dict[tuple[int, int], Cell] = {}
     shares = share_columns([part.num_steps for part in parts])
-    for number, (part, share) in enumerate(zip(parts, shares, strict=True)):
-        steps = spread(part.first_step, part.first_step + part.num_steps, share)
-        for rank in ranks:
-            if rank < part.segment.world_size:
-                for place, cell in enumerate(_cells_of(part, rank, steps), len(columns)):
-                    cells[place, rank] = cell
-        columns += [Column(number, epoch, step) for step in steps]
-    last = parts[-1]
+    columns = [
+        Column(number, epoch, step)
+        for number, (part, share) in enumerate(zip(parts, shares, strict=True))
+        for step in spread(part.first_step, part.end_step, share)
+    ]
+    most_ids = min(_MOST_IN_CELL, max(16, _MOST_IDS // (len(columns) * len(ranks))))
     return Trace(
-        sources=config.sources,
-        stretches=tuple(_stretches_of(parts)),
+        sources=tuple(s._replace(name=shortened(s.name)) for s in config.sources),
+        stretches=tuple(_stretch_of(part) for part in parts),
         columns=tuple(columns),
         ranks=tuple(ranks),
-        cells=cells,
+        cells={
+            (place, rank): parts[column.stretch].cell(rank, column.step, most_ids)
+            for place, column in enumerate(columns)
+            for rank in ranks
+            if rank < parts[column.stretch].segment.world_size
+        },
         coverage=tuple(_coverage(parts, columns)),
         num_positions=parts[0].segment.num_left,
-        is_whole=len(columns) == last.first_step + last.num_steps
+        is_whole=len(columns) == parts[-1].end_step
         and len(ranks) == max(part.segment.world_size for part in parts),
     )
 
 
 def _parts_of(config: RunConfig, epoch: int, sizes: Sequence[int] | None) -> list[_Part]:
+    """Return the parts that have steps, or raise if none has."""
     if sizes is None:
         segment = segment_of(config, epoch)
         segments = [(segment, segment.num_batches)]
@@ -83,44 +135,34 @@ def _parts_of(config: RunConfig, epoch: int, sizes: Sequence[int] | None) -> lis
         segments = segments_of(config, sizes, epoch)
     parts: list[_Part] = []
     step = 0
-    for segment, end in segments:
-        part = _Part(segment, segment.num_done, end, step, config.grad_acc_steps)
-        step += part.num_steps
-        parts.append(part)
-    return [part for part in parts if part.num_steps] or parts[:1]
+    for number, (segment, end) in enumerate(segments, 1):
+        part = _Part(
+            name="the epoch" if len(segments) == 1 else f"part {number}",
+            segment=segment,
+            tail=config.tail,
+            start=segment.num_done,
+            end=end,
+            first_step=step,
+            batches_per_step=config.grad_acc_steps,
+        )
+        step = part.end_step
+        if part.num_steps:
+            parts.append(part)
+    if not parts:
+        raise EmptyEpochError(
+            f"resize={list(sizes or ())} gives 0 steps but must give at least 1; use fewer ranks, a "
+            "smaller batch size, or tail='pad' or 'even'"
+        )
+    return parts
 
 
-def _stretches_of(parts: list[_Part]) -> Iterator[Stretch]:
-    for number, part in enumerate(parts, 1):
-        end = part.first_step + part.num_steps
-        name = "the epoch" if len(parts) == 1 else f"part {number}"
-        yield Stretch(name, part.segment.world_size, part.first_step, end, end)
+def _stretch_of(part: _Part) -> Stretch:
+    size, end = part.segment.world_size, part.end_step
+    return Stretch(part.name, size, part.first_step, end, end)
 
 
-def _cells_of(part: _Part, rank: int, steps: list[int]) -> Iterator[Cell]:
-    """Yield what a rank gets in each of these steps."""
-    largest = part.segment.plan.largest_batch(part.segment.batch_size)
-    is_small = (part.end - part.start) * largest <= _MOST_AT_ONCE
-    whole = part.segment.block(rank, part.start, part.end) if is_small else None
-    for step in steps:
-        start, stop = part.batches_of(step)
-        if whole is not None:
-            block = whole.part(start, stop)
-        else:
-            block = part.segment.block(rank, start, stop)
-        is_all = stop == part.end or stop - start == part.batches_per_step
-        yield _cell(block, is_all=is_all)
-
-
-def _cell(block: Block, *, is_all: bool) -> Cell:
-    ids = block.indices if block.is_real is None else block.indices[block.is_real]
-    return Cell(
-        ids=ids,
-        num_real=len(ids) if is_all else None,
-        num_padded=len(block.indices) - len(ids),
-        num_batches=max(1, len(block)),
-        bucket=None if block.buckets is None or not len(block) else int(block.buckets[0]),
-    )
+def _first_bucket(block: Block) -> int | None:
+    return None if block.buckets is None or not len(block) else int(block.buckets[0])
 
 
 def _coverage(parts: list[_Part], columns: list[Column]) -> Iterator[Covered]:
@@ -132,4 +174,4 @@ def _coverage(parts: list[_Part], columns: list[Column]) -> Iterator[Covered]:
         yield Covered(column.epoch, column.step, total - left)
     last = parts[-1]
     left = last.segment.num_left_after(last.end)
-    yield Covered(last.segment.epoch, last.first_step + last.num_steps, total - left)
+    yield Covered(last.segment.epoch, last.end_step, total - left)

@@ -13,11 +13,14 @@ from feedline.runs.shuffle_streams import Stream
 
 __all__ = ["quality_panel", "streams_of_trace"]
 
-_MOST_POINTS, _NUM_BINS, _MOST_STREAMS = 1200, 24, 4
+_MOST_POINTS, _NUM_BINS, _MOST_STREAMS, _MOST_MEASURED = 1200, 24, 4, 8
 
 
 def streams_of_trace(trace: Trace, epoch: int, batch_size: int) -> Iterator[Stream]:
-    """Yield the samples of each source in one epoch, as they were received."""
+    """Yield the samples of each source in one epoch, as they were received.
+
+    Of many sources, those that come most often.
+    """
     start = {point.step: point.num_consumed for point in trace.coverage if point.epoch == epoch}
     if not start:
         return
@@ -26,12 +29,17 @@ def streams_of_trace(trace: Trace, epoch: int, batch_size: int) -> Iterator[Stre
     runs = []
     for place, column in enumerate(trace.columns):
         if column.epoch == epoch and trace.is_counted(column):
-            ids = trace.ids_of(place)
             first = int(np.interp(column.step, steps, counts))
+            # What comes after the end of the epoch is of the next one.
+            ids = trace.ids_of(place)[: counts[-1] - first]
             positions = np.arange(first, first + len(ids), dtype=np.int64)
             known = (ids >= 0) & (ids < trace.num_samples)
             runs.append((positions[known], ids[known], trace.sources_of(ids[known])))
-    for number, source in enumerate(trace.sources):
+    if not runs:
+        return
+    drawn = np.bincount(np.concatenate([s for _, _, s in runs]), minlength=len(trace.sources))
+    for number in sorted(np.argsort(-drawn, kind="stable")[:_MOST_MEASURED].tolist()):
+        source = trace.sources[number]
         picked = [(p[s == number], i[s == number] - source.first_index) for p, i, s in runs]
         own = [pair for pair in picked if len(pair[0])]
         if sum(len(positions) for positions, _ in own) >= 2:

@@ -2,44 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
+from itertools import islice
 
 from feedline.report.charts import Chart, Lines, Mark, Panel, Series, Span, Table, Timeline
-from feedline.report.log_trace import Waits
-from feedline.report.trace import Stretch, Trace, num_ranks
+from feedline.report.log_cells import Waits
+from feedline.report.trace import Stretch, Trace, num_ranks, shortened, spread
 from feedline.runs.audit_result import AuditResult
-from feedline.runs.audit_runs import Run
+from feedline.runs.audit_runs import RankPart, Run
 from feedline.runs.dry_run import DryRun
+from feedline.runs.log_entries import LoggedEvent
 
-__all__ = ["audit_panel", "parts_panel", "runs_panel", "wait_panel"]
+__all__ = ["audit_panel", "parts_panel", "runs_panel", "seconds_of", "wait_panel"]
 
-_MOST_EVENTS = 200
+_MOST_EVENTS = _MOST_ROWS = 200
+_MOST_SPANS = 40
+_MOST_MARKS = 1000
+_MOST_FIELDS = 20
 _SHOWN = ("start", "resume", "checkpoint", "stop")
 
 
 def runs_panel(runs: Sequence[Run], trace: Trace) -> Panel:
     """Return when runs began, were saved and ended, and what of them does not count."""
-    spans = [_span(run, s) for run, s in zip(runs, trace.stretches, strict=True)]
+    shown = spread(0, len(runs), _MOST_SPANS)
+    num_marks = _MOST_MARKS // len(shown)
     charts: list[Chart] = [
         Timeline(
             title="Runs",
-            note="Faded steps were done again by the next run, from a checkpoint before them.",
+            note="Faded steps were done again by the next run, from a checkpoint before them."
+            + _cut_to(_MOST_SPANS, len(runs)),
             x_label="step",
-            spans=spans,
+            spans=[_span(runs[number], trace.stretches[number], num_marks) for number in shown],
         )
     ]
-    events = sorted(_events(runs), key=lambda row: str(row[0]))
-    note = ""
-    if len(events) > _MOST_EVENTS:
-        note = f"The first {_MOST_EVENTS} of {len(events):,}."
+    # All are sorted, and only those that are shown are put into words.
+    events = sorted(
+        ((run, event) for run in runs for event in _first_rank(run).events),
+        key=lambda pair: _clock(pair[1].fields.get("time")),
+    )
     charts.append(
         Table(
             title="Events",
-            note=note,
+            note=_first_of(_MOST_EVENTS, len(events)),
             header=("time (UTC)", "run", "event", "step", "more"),
-            rows=events[:_MOST_EVENTS],
+            rows=[_described(run, event) for run, event in events[:_MOST_EVENTS]],
         )
     )
     return Panel(
@@ -50,17 +57,29 @@ def runs_panel(runs: Sequence[Run], trace: Trace) -> Panel:
     )
 
 
-def _span(run: Run, stretch: Stretch) -> Span:
-    marks = []
-    for event in _first_rank(run).events:
-        step = event.fields.get("step")
-        if event.name in _SHOWN and isinstance(step, int):
-            marks.append(Mark(x=step, label=event.name))
+def _first_of(most: int, count: int) -> str:
+    return f"The first {most:,} of {count:,}." if count > most else ""
+
+
+def _cut_to(most: int, count: int) -> str:
+    return f" {most:,} of {count:,} are shown, spread evenly." if count > most else ""
+
+
+def _span(run: Run, stretch: Stretch, num_marks: int) -> Span:
+    found = [
+        (event.fields["step"], event.name)
+        for event in _first_rank(run).events
+        if event.name in _SHOWN and type(event.fields.get("step")) is int
+    ]
+    marks = [
+        Mark(x=step, label=name)
+        for step, name in (found[place] for place in spread(0, len(found), num_marks))
+    ]
     has_stopped = any(part.has_stopped for part in run.ranks.values())
     ranks = num_ranks(run.world_size)
     note = ranks if has_stopped else f"{ranks}, did not stop by itself"
     return Span(
-        name=run.name,
+        name=stretch.name,
         note=note,
         start=stretch.first,
         counted_end=stretch.counted_end,
@@ -69,18 +88,25 @@ def _span(run: Run, stretch: Stretch) -> Span:
     )
 
 
-def _first_rank(run: Run) -> Any:
+def _first_rank(run: Run) -> RankPart:
     return run.ranks[min(run.ranks)]
 
 
-def _events(runs: Sequence[Run]) -> Iterator[tuple[str, str, str, object, str]]:
-    for run in runs:
-        for event in _first_rank(run).events:
-            fields = dict(event.fields)
-            time, step = fields.pop("time", None), fields.pop("step", "")
-            fields.pop("pid", None)
-            more = ", ".join(f"{name} {_shown(value)}" for name, value in fields.items() if value)
-            yield (_clock(time), run.name, event.name, step, more)
+def _described(run: Run, event: LoggedEvent) -> tuple[str, str, str, object, str]:
+    """Return the row of an event: its time, its run, its name, its step, and what else it says."""
+    step = event.fields.get("step")
+    more = [
+        f"{name:.80} {_shown(value)}"
+        for name, value in islice(event.fields.items(), _MOST_FIELDS)
+        if name not in ("time", "step", "pid") and value is not None
+    ]
+    return (
+        _clock(event.fields.get("time")),
+        shortened(run.name),
+        shortened(event.name),
+        step if type(step) is int else "" if step is None else _shown(step),
+        ", ".join(more),
+    )
 
 
 def _clock(time: object) -> str:
@@ -98,6 +124,7 @@ def _shown(value: object) -> str:
 
 def parts_panel(run: DryRun, trace: Trace) -> Panel:
     """Return the parts of an epoch that is resized on the way."""
+    shown = spread(0, len(trace.stretches), _MOST_SPANS)
     spans = [
         Span(
             name=stretch.name,
@@ -106,22 +133,47 @@ def parts_panel(run: DryRun, trace: Trace) -> Panel:
             counted_end=stretch.counted_end,
             end=stretch.end,
         )
-        for stretch in trace.stretches
+        for stretch in (trace.stretches[number] for number in shown)
     ]
     rows = [
-        (part.ranks, part.num_batches, part.num_consumed, part.num_padded, part.imbalance)
-        for part in run.parts
+        (
+            *(number, part.ranks, part.num_batches, part.num_consumed, part.num_padded),
+            part.imbalance,
+        )
+        for number, part in enumerate(run.parts[:_MOST_ROWS], 1)
     ]
-    header = ("ranks", "batches of a rank", "consumed", "padded", "difference of ranks")
+    header = ("part", "ranks", "batches of a rank", "consumed", "padded", "difference of ranks")
     return Panel(
         name="runs",
         title="Resizes",
         text="Each part goes on from the cursor of the one before, on another number of ranks.",
         charts=[
-            Timeline(title="Parts of the epoch", x_label="step", spans=spans),
-            Table(title="Parts", header=header, rows=rows),
+            Timeline(
+                title="Parts of the epoch",
+                note=_cut_to(_MOST_SPANS, len(trace.stretches)).strip(),
+                x_label="step",
+                spans=spans,
+            ),
+            Table(
+                title="Parts",
+                note=_first_of(_MOST_ROWS, len(run.parts)),
+                header=header,
+                rows=rows,
+            ),
         ],
     )
+
+
+def seconds_of(value: float) -> str:
+    """Return seconds in words.
+
+    Examples:
+        >>> seconds_of(12345.6), seconds_of(1.25), seconds_of(0.0005)
+        ('12,346 s', '1.25 s', '0.5 ms')
+    """
+    if 0 < abs(value) < 1:
+        return f"{1000 * value:.3g} ms"
+    return f"{value:,.0f} s" if abs(value) >= 1000 else f"{value:.3g} s"
 
 
 def wait_panel(waits: Waits) -> Panel:
@@ -132,8 +184,8 @@ def wait_panel(waits: Waits) -> Panel:
     return Panel(
         name="waits",
         title="Waiting for data",
-        text=f"{count:,} batches were waited for {total:,.3g} seconds altogether, "
-        f"{1000 * total / max(1, count):,.3g} ms each on average.",
+        text=f"{count:,} batches were waited for {seconds_of(total)} altogether, "
+        f"{seconds_of(total / max(1, count))} each on average.",
         charts=[
             Lines(
                 title="Wait for a batch",
@@ -157,17 +209,21 @@ def audit_panel(result: AuditResult) -> Panel:
         *("epoch", "expected", "once", "to come", "dropped", "padded", "lost", "repeated"),
         "state",
     )
+    # Of very many epochs, those with faults.
+    listed = sorted(result.epochs, key=lambda epoch: epoch.ok)[:_MOST_ROWS]
     rows = [
         (
             *(e.epoch, e.num_expected, e.num_once, e.num_to_come, e.num_dropped, e.num_padded),
             *(e.num_lost, e.num_repeated, "ended" if e.is_finished else "not ended"),
         )
-        for e in result.epochs
+        for e in sorted(listed, key=lambda epoch: epoch.epoch)
     ]
-    charts: list[Chart] = [Table(title="Epochs", header=header, rows=rows)]
+    is_cut = len(result.epochs) > _MOST_ROWS
+    note = f"{_MOST_ROWS} of {len(result.epochs):,}, faults before others." if is_cut else ""
+    charts: list[Chart] = [Table(title="Epochs", note=note, header=header, rows=rows)]
     found = [
         (epoch.epoch, what, index)
-        for epoch in result.epochs
+        for epoch in listed
         for what, indices in (
             *(("lost", epoch.lost), ("repeated", epoch.repeated)),
             ("unknown", epoch.unknown),
@@ -178,9 +234,10 @@ def audit_panel(result: AuditResult) -> Panel:
         charts.append(
             Table(
                 title="Samples that did not come once",
-                note="The first 20 of each kind.",
+                note="The first 20 of each kind in an epoch. "
+                + _first_of(_MOST_ROWS, len(found)),
                 header=("epoch", "what", "index"),
-                rows=found,
+                rows=found[:_MOST_ROWS],
             )
         )
     return Panel(

@@ -23,6 +23,7 @@ __all__ = [
     "Trace",
     "num_ranks",
     "share_columns",
+    "shortened",
     "spread",
     "spread_ranks",
 ]
@@ -31,6 +32,7 @@ Ids = NDArray[np.int64]
 
 MOST_COLUMNS = 180
 MOST_ROWS = 48
+_MOST_SIGNS = 100
 
 
 class Stretch(NamedTuple):
@@ -56,7 +58,7 @@ class Cell(NamedTuple):
     """What one rank got in one step: real samples, in the order in which they came.
 
     Of a very large step `ids` has the first ones only; `num_real` is None where the others were not
-    even counted.
+    even counted, and then `num_padded` and `num_batches` are of those that were.
     """
 
     ids: Ids
@@ -70,6 +72,11 @@ class Cell(NamedTuple):
     def num_known(self) -> int:
         """The number of real samples, as far as they were counted."""
         return len(self.ids) if self.num_real is None else self.num_real
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether `ids` has all real samples."""
+        return self.num_real == len(self.ids)
 
 
 class Covered(NamedTuple):
@@ -87,7 +94,7 @@ class Trace:
     """The cells of a run that were looked at, by column and rank.
 
     `num_positions` is the length of an epoch. `is_whole` says that no step and no rank was left
-    out.
+    out. Of very many epochs, `coverage` has some.
     """
 
     sources: tuple[SourceInfo, ...]
@@ -98,6 +105,7 @@ class Trace:
     coverage: tuple[Covered, ...]
     num_positions: int
     is_whole: bool
+    num_epochs: int = 1
 
     @property
     def num_samples(self) -> int:
@@ -107,6 +115,11 @@ class Trace:
     def is_counted(self, column: Column) -> bool:
         """Return whether a column counts."""
         return column.step < self.stretches[column.stretch].counted_end
+
+    @property
+    def counted(self) -> list[int]:
+        """The numbers of the columns that count."""
+        return [n for n, column in enumerate(self.columns) if self.is_counted(column)]
 
     def ids_of(self, number: int) -> Ids:
         """Return the samples of a column, in the order of the plan: slot by slot, rank by rank."""
@@ -120,8 +133,12 @@ class Trace:
         slots = np.concatenate([np.arange(len(part)) for part in parts])
         return np.concatenate(parts)[np.argsort(slots, kind="stable")]
 
+    def known(self, ids: Ids) -> Ids:
+        """Return those that are samples of the data."""
+        return ids[(ids >= 0) & (ids < self.num_samples)]
+
     def sources_of(self, ids: Ids) -> Ids:
-        """Return the number of the source of each sample."""
+        """Return the number of the source of each sample, all of which are known."""
         firsts = np.array([source.first_index for source in self.sources], dtype=np.int64)
         return np.searchsorted(firsts, ids, side="right").astype(np.int64) - 1
 
@@ -130,13 +147,15 @@ def spread(first: int, end: int, most: int) -> list[int]:
     """Return at most `most` numbers of a range, evenly, with the first and the last.
 
     Examples:
-        >>> spread(0, 5, 10), spread(0, 100, 3)
-        ([0, 1, 2, 3, 4], [0, 50, 99])
+        >>> spread(0, 5, 10), spread(0, 100, 3), spread(0, 2**60, 2)
+        ([0, 1, 2, 3, 4], [0, 50, 99], [0, 1152921504606846975])
     """
     count = end - first
     if count <= most:
         return list(range(first, end))
-    return sorted({first + round(n * (count - 1) / max(1, most - 1)) for n in range(most)})
+    # In integers, because a float does not tell large steps apart.
+    num_gaps = max(1, most - 1)
+    return [first + (2 * n * (count - 1) + num_gaps) // (2 * num_gaps) for n in range(most)]
 
 
 def spread_ranks(world_sizes: Iterable[int]) -> list[int]:
@@ -153,7 +172,26 @@ def num_ranks(count: int) -> str:
     return f"{count:,} rank" + ("" if count == 1 else "s")
 
 
+def shortened(name: str) -> str:
+    """Return a name that has room on a page: of a very long one, how it begins and ends.
+
+    Examples:
+        >>> shortened("a" * 70 + "b" * 40)[28:36], len(shortened("a" * 10**6))
+        ('aaaaa…aa', 100)
+    """
+    if len(name) <= _MOST_SIGNS:
+        return name
+    return f"{name[: _MOST_SIGNS // 3]}…{name[_MOST_SIGNS // 3 + 1 - _MOST_SIGNS :]}"
+
+
 def share_columns(lengths: Sequence[int]) -> list[int]:
-    """Return how many columns each stretch gets: in proportion, and at least two."""
+    """Return how many columns each stretch gets: in proportion, and at least two.
+
+    Of very many stretches some get none, for a page could not show them.
+    """
     total = max(1, sum(lengths))
-    return [min(length, max(2, MOST_COLUMNS * length // total)) for length in lengths]
+    seen = set(spread(0, len(lengths), MOST_COLUMNS // 2))
+    return [
+        min(length, max(2 if number in seen else 0, MOST_COLUMNS * length // total))
+        for number, length in enumerate(lengths)
+    ]
