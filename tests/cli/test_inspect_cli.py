@@ -81,3 +81,20 @@ def test_bad_input_is_one_line(
     if arguments[0] == "packed":
         pack({"x": np.arange(5)}, folder / "packed")
     check_refused(invoke("inspect", *arguments), text)
+
+
+def test_a_checkpoint_beside_the_state_of_a_model_is_read(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    from feedline.torch import DataLoader
+
+    loader = DataLoader(range(100), batch_size=4, shuffle=True)
+    next(iter(loader))
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.zeros(4, 2)).sum().backward()
+    optimizer.step()
+    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+    torch.save({**state, "loader": loader.state_dict()}, tmp_path / "e.pt")
+    done = run("inspect", tmp_path / "e.pt")
+    assert done.returncode == 0, done.stderr
+    assert "epoch" in done.stdout

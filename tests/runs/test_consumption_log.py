@@ -194,8 +194,17 @@ def test_bad_records_are_refused_and_leave_the_log_as_it_was(
         with pytest.raises(InvalidValueError, match=text):
             log.record(**{"epoch": 0, "step": 0, "batch": 0, "ids": [1], **record})
         with pytest.raises(InvalidValueError, match="plain values"):
-            log.event("stop", value=float("nan"))
+            log.event("stop", value=object())
     assert len(read_log(tmp_path / "a").entries) == 1
+
+
+def test_a_loss_that_is_no_number_does_not_end_the_training(tmp_path: Path) -> None:
+    with ConsumptionLog(tmp_path / "a", rank=0, world_size=1) as log:
+        log.event("checkpoint", loss=float("nan"), more=[float("inf"), 1.5])
+    (event,) = read_log(tmp_path / "a").entries
+    assert isinstance(event, LoggedEvent)
+    assert event.fields["loss"] == "nan"
+    assert event.fields["more"] == ["inf", 1.5]
 
 
 def test_errors_name_what_is_wrong(tmp_path: Path) -> None:

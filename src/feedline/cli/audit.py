@@ -72,6 +72,11 @@ def audit(
         print_json(describe(result, planned))
     else:
         print_result(make_console(), result, planned)
+        if config is None and any(epoch.num_repeated for epoch in result.epochs):
+            click.echo(
+                "Where samples may come more than once in an epoch, as in a mixture with weights, "
+                "give --config."
+            )
     if not is_good(result, complete=complete):
         sys.exit(1)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import struct
 from collections.abc import Mapping
 from pathlib import Path
@@ -81,14 +82,25 @@ def encode_batch(
 
 
 def encode_event(name: str, fields: Mapping[str, Any]) -> bytes:
-    """Return an event as bytes."""
+    """Return an event as bytes; a number that JSON does not have, such as a loss that is not a
+    number, is written as text."""
     try:
-        text = json.dumps([name, dict(fields)], separators=(",", ":"), allow_nan=False)
+        text = json.dumps([name, _with_finite(dict(fields))], separators=(",", ":"))
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidValueError(
             f"the fields of event {name!r:.80} cannot be written ({error}); use plain values"
         ) from None
     return bytes([_EVENT]) + text.encode()
+
+
+def _with_finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {key: _with_finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_with_finite(inner) for inner in value]
+    return value
 
 
 def decode(content: bytes, path: Path, end: int) -> LogEntry:

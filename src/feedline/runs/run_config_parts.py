@@ -51,11 +51,13 @@ class PlannedData:
 def sources_of(listed: list[Keys]) -> tuple[SourceInfo, ...]:
     """Return the sources that a list names, one after another."""
     sources: list[SourceInfo] = []
+    names: set[str] = set()
     first = 0
     for keys in listed:
         name, num_samples = keys.text("name"), keys.integer("samples", 0, high=MAX_SIZE)
-        if any(name == source.name for source in sources):
+        if name in names:
             raise InvalidValueError(f"{keys.at('name')}={name!r:.80} comes twice; rename one")
+        names.add(name)
         sources.append(SourceInfo(name, num_samples, first))
         first += num_samples
     return tuple(sources)

@@ -151,6 +151,14 @@ def write_manifest(folder: Path, files: Iterable[ChunkFile], columns: Iterable[C
     os.replace(written, path)
 
 
+def _folders_near(path: Path) -> str:
+    """Return which folder to give instead: packing with a split makes one for each part."""
+    parts = sorted(found.parent.name for found in path.parent.glob(f"*/{path.name}"))[:5]
+    if parts:
+        return f"give a folder in it: {', '.join(parts)}"
+    return "give the folder that packing wrote"
+
+
 def _load(path: Path) -> dict[str, Any]:
     try:
         status = path.stat()
@@ -164,8 +172,8 @@ def _load(path: Path) -> dict[str, Any]:
         data = json.loads(path.read_bytes())
     except FileNotFoundError:
         raise MissingDataError(
-            f"{path}: there is no such file, so {path.parent} is not a folder of chunks; give the "
-            "folder that packing wrote"
+            f"{path}: there is no such file, so {path.parent} is not a folder of chunks; "
+            f"{_folders_near(path)}"
         ) from None
     except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
         raise DamagedDataError(f"{path}: is not JSON ({error}); pack again") from None

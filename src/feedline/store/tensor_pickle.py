@@ -205,6 +205,14 @@ class _Machine:
         else:
             raise TypeError(f"a call of {name.module}.{name.name}")
 
+    def _set_attributes(self) -> None:
+        """Pass over the attributes of a dict: the state of a module has some, and nobody needs
+        them."""
+        target, _ = self._last(2)
+        if not isinstance(target, dict):
+            raise TypeError("attributes for something that is no dict")
+        self._stack.append(target)
+
 
 def _header(path: Path, name: _Name, arguments: tuple[Any, ...]) -> TensorHeader:
     storage, offset, shape, strides = arguments[:4]
@@ -263,6 +271,7 @@ _ACTIONS: dict[bytes, Callable[[_Machine], Any]] = {
     b"R": _Machine._call,
     b"s": lambda m: m._set_items(m._last(2)),
     b"u": lambda m: m._set_items(m._since_mark()),
+    b"b": _Machine._set_attributes,
     b"a": lambda m: m._append(m._last(1)),
     b"e": lambda m: m._append(m._since_mark()),
 }
