@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -42,7 +45,8 @@ def test_logs_are_drawn_beside_their_config(tmp_path: Path) -> None:
     assert planned["verdict"]["text"] == "960 samples came as often as planned in an epoch."
     assert (plain["title"], planned["title"]) == ("logs, as it happened", "Run 7")
     one = next(logs.rglob("rank0.log"))
-    assert "of 1 runs" in run_json("report", one, "--samples", 960, cwd=tmp_path)["subtitle"]
+    found = run_json("report", one, "--samples", 960, cwd=tmp_path)
+    assert found["subtitle"] == "From 1 log of 1 run."
 
 
 @pytest.mark.parametrize(
@@ -57,8 +61,13 @@ def test_logs_are_drawn_beside_their_config(tmp_path: Path) -> None:
         (["logs", "--resize", "4,2"], "--resize must be left out with logs"),
         (["logs", "run.yaml"], "run.yaml: must be a log or a folder of logs"),
         (["logs", "--config", "missing.yaml"], "missing.yaml: there is no such file"),
+        (["logs", "--config", "run.yaml"], "has 1003 samples but must have 960, as the logs say"),
+        (["logs", "--config", "run.yaml", "--samples", "5"], "--samples=5 must be left out beside"),
         (["run.yaml", "-o", "run.yaml"], "run.yaml must be new, or a report"),
         (["run.yaml", "-o", "logs"], "is a folder"),
+        (["run.yaml", "--resize", "125,2000"], "resize=[125, 2000] gives 0 steps but must give"),
+        # Before the logs are read, which may take long.
+        (["empty", "-o", "run.yaml"], "run.yaml must be new, or a report"),
         (["wrong.yaml"], "batchsize is no key; did you mean batch_size?"),
         ([], "Missing argument"),
     ],
@@ -75,3 +84,25 @@ def test_bad_input_is_one_line(arguments: list[str], message: str, tmp_path: Pat
     assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names of files are text elsewhere")
+def test_a_name_that_is_no_text_can_be_a_title(tmp_path: Path) -> None:
+    name = os.fsdecode(b"\xff.yaml")
+    write_config(tmp_path / name, CONFIGS["samples"])
+    done = run("report", name, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "<title>?.yaml, epoch 0</title>" in (tmp_path / "report.html").read_text()
+
+
+def test_logs_are_drawn_without_rich_and_its_progress(tmp_path: Path) -> None:
+    write_logs(tmp_path / "logs")
+    code = "import sys; sys.modules['rich'] = None; from feedline.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "report", "logs"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (0, "")

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
+import re
 from collections.abc import Iterator
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +15,7 @@ import pytest
 
 from browser import CHECKS, Opened, launched, opened
 from feedline.report import Report, render, report_logs, write_report
-from report_data import MIXTURE, REPORTS, of_config, write_logs
+from report_data import MIXTURE, REPORTS, of_config, write_log, write_logs
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -142,6 +145,43 @@ def test_a_line_is_read_by_pointer_and_by_keys(
         assert "step 159" in page.page.locator("#tip").inner_text()
 
 
+def test_a_map_is_read_by_keys(browser: Browser, made: dict[str, tuple[Report, Path]]) -> None:
+    report, path = made["mixture"]
+    chart = next(chart for chart in charts_of(report) if chart["kind"] == "map")
+    with opened(browser, path) as page:
+        tip = page.page.locator("#tip")
+        page.page.locator("figure[data-kind=map] svg").first.focus()
+        for key in ("ArrowRight", "ArrowRight", "ArrowLeft", "ArrowDown", "ArrowDown", "ArrowUp"):
+            page.page.keyboard.press(key)
+        shown = tip.inner_text()
+        assert f"step {chart['columns'][1]}, rank {chart['rows'][1]}" in shown
+        assert f"{chart['layers'][0]['values'][1][1]:,}" in shown
+        page.page.keyboard.press("Escape")
+        assert tip.is_hidden()
+        for _ in range(len(chart["rows"]) + 1):
+            page.page.keyboard.press("ArrowDown")
+        assert f"rank {chart['rows'][-1]}" in tip.inner_text()
+        page.page.keyboard.press("Tab")
+        assert tip.is_hidden()
+
+
+@pytest.mark.parametrize("first", [100_000, 10**12, 2**60])
+def test_late_steps_can_be_told_apart(first: int, browser: Browser, tmp_path: Path) -> None:
+    batches = [(0, first + step, [step]) for step in range(0, 600, 2)]
+    log = write_log(tmp_path / "a.log", batches, num_samples=600)
+    path = write_report(report_logs([log]), tmp_path / "report.html")
+    with opened(browser, path) as page:
+        for figure in ("#runs figure", "#coverage figure", "#waits figure", "#map figure"):
+            labels = f"[...document.querySelector('{figure}').querySelectorAll('text.tick')]"
+            texts = page.run(f"{labels}.map((one) => one.textContent)")
+            assert texts
+            # A browser counts in floats, which do not have so many digits.
+            if first < 2**53:
+                assert len(set(texts)) == len(texts)
+        assert page.check("misplaced()") == []
+        check_quiet(page, path)
+
+
 def test_the_map_can_be_coloured_by_something_else(
     browser: Browser, made: dict[str, tuple[Report, Path]]
 ) -> None:
@@ -205,6 +245,21 @@ def test_names_in_the_data_are_text_and_never_run(browser: Browser, tmp_path: Pa
         check_quiet(page, path)
 
 
+def test_names_are_no_formulas_in_a_spreadsheet(browser: Browser, tmp_path: Path) -> None:
+    names = ("=cmd|'/C calc'!A0", " @SUM(1)"), ("\n+1", "-2+3;=4"), ("\uff1d1", '\t"=5"')
+    for number, pair in enumerate(names):
+        report = report_logs([write_logs(tmp_path / str(number), names=pair)])
+        path = write_report(report, tmp_path / f"{number}.html")
+        with opened(browser, path) as page:
+            with page.page.expect_download() as saved:
+                page.page.locator("#mixture figure button").last.click()
+            text = Path(saved.value.path()).read_text()
+        cells = [row[0] for row in csv.reader(io.StringIO(text, newline=""))]
+        assert sorted(cells) == sorted(["", *(f"'{name}" for name in pair)])
+        # Where commas are in numbers, semicolons are between cells.
+        assert all(f'"\'{name}"' in text for name in pair if ";" in name)
+
+
 def test_the_policy_of_the_page_keeps_other_scripts_from_running(
     browser: Browser, tmp_path: Path
 ) -> None:
@@ -220,11 +275,83 @@ def test_the_policy_of_the_page_keeps_other_scripts_from_running(
         assert page.page.locator("section").count() > 3
 
 
-def test_print_has_all_panels_and_no_buttons(
+def test_print_has_all_panels_and_no_buttons_and_is_light(
     browser: Browser, made: dict[str, tuple[Report, Path]]
 ) -> None:
     _, path = made["logs"]
-    with opened(browser, path) as page:
-        page.page.emulate_media(media="print")
+    ink = "getComputedStyle(document.body).color"
+    with opened(browser, path, theme="light") as page:
+        light = page.run(ink)
+    with opened(browser, path, theme="dark") as page:
+        assert page.run(ink) != light
+        page.page.emulate_media(media="print", color_scheme="dark")
+        assert page.run(ink) == light
         assert page.page.locator("#save").is_hidden()
         assert page.page.locator("section").first.is_visible()
+
+
+def test_text_stands_out_from_what_is_behind_it() -> None:
+    style = (files("feedline.report") / "page" / "style.css").read_text()
+    themes = [
+        dict(re.findall(r"--([\w-]+): (#\w{6})", part)) for part in style.split("@media screen")
+    ]
+    for colours in themes[:2]:
+        for ground in ("page", "card"):
+            for text in ("ink", "soft", "good", "bad", "series-0"):
+                assert contrast(colours[text], colours[ground]) >= 4.5, (text, ground)
+            for number in range(8):
+                assert contrast(colours[f"series-{number}"], colours[ground]) >= 3
+
+
+def contrast(one: str, other: str) -> float:
+    """The contrast of two colours, as the WCAG define it."""
+
+    def luminance(colour: str) -> float:
+        parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+        linear = [c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_a_tap_shows_numbers_until_a_tap_elsewhere(
+    browser: Browser, made: dict[str, tuple[Report, Path]]
+) -> None:
+    _, path = made["logs"]
+    context = browser.new_context(viewport={"width": 360, "height": 700}, has_touch=True)
+    try:
+        page = context.new_page()
+        page.goto(path.resolve().as_uri())
+        tip = page.locator("#tip")
+        for chart in ("map", "lines", "bars", "measures", "timeline"):
+            plot = page.locator(f"figure[data-kind={chart}] .plot").first
+            what = plot.locator(
+                {"bars": ".track", "measures": ".strip", "timeline": "g"}.get(chart, "svg")
+            )
+            what.first.scroll_into_view_if_needed()
+            box = what.first.bounding_box()
+            assert box is not None
+            page.touchscreen.tap(box["x"] + box["width"] / 2, box["y"] + min(30, box["height"] / 2))
+            page.wait_for_timeout(50)
+            assert tip.is_visible(), chart
+            page.evaluate("window.scrollTo(0, 0)")
+            page.touchscreen.tap(5, 5)
+            assert tip.is_hidden(), chart
+    finally:
+        context.close()
+
+
+def test_more_buckets_than_colours_have_a_scale(browser: Browser, tmp_path: Path) -> None:
+    buckets = [{"name": f"b{n}", "samples": 40} for n in range(12)]
+    report = of_config({"batch_size": 4, "data": {"buckets": buckets}})
+    path = write_report(report, tmp_path / "report.html")
+    with opened(browser, path) as page:
+        assert page.page.locator("figure[data-kind=map] .legend").first.inner_text().split() == [
+            "b0",
+            "b11",
+        ]
+        figure = page.page.query_selector("figure[data-kind=map]")
+        assert figure is not None
+        assert figure.evaluate(f"(figure) => {CHECKS}.numColours(figure)") == 12
+        check_quiet(page, path)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 
 from cli_runs import CONFIGS
 from feedline.errors import InvalidValueError, StoreError
-from feedline.report import Report, render, report_config, report_logs, write_report
+from feedline.report import render, report_config, report_logs, write_report
 from feedline.runs import RunConfig, audit_logs, dry_run, read_log, report_plan
 from feedline.runs.audit import find_logs
 from feedline.runs.log_entries import LoggedBatch
@@ -23,26 +22,13 @@ from report_data import (
     MIXTURE,
     TINY,
     WINDOWS,
+    chart_of,
+    layer_of,
     of_config,
+    panel_of,
     write_logs,
     write_padded_logs,
 )
-
-
-def panel_of(report: Report, name: str) -> dict[str, Any]:
-    found = [panel for panel in report.to_dict()["panels"] if panel["name"] == name]
-    assert found, f"no panel {name}"
-    return found[0]
-
-
-def chart_of(report: Report, name: str, title: str) -> dict[str, Any]:
-    charts = panel_of(report, name)["charts"]
-    return next(chart for chart in charts if chart["title"].startswith(title))
-
-
-def layer_of(chart: dict[str, Any], name: str) -> np.ndarray:
-    layer = next(layer for layer in chart["layers"] if layer["name"] == name)
-    return np.array(layer["values"], dtype=float)
 
 
 @given(
@@ -207,7 +193,7 @@ def test_waits_are_those_in_the_logs(tmp_path: Path) -> None:
             if isinstance(entry, LoggedBatch) and not ("run 2" in str(path) and entry.step >= 60):
                 total += entry.wait
     report = report_logs([logs])
-    assert f"{total:,.3g} seconds" in panel_of(report, "waits")["text"]
+    assert f" {total:.3g} s altogether" in panel_of(report, "waits")["text"]
     chart = chart_of(report, "waits", "Wait")
     longest = dict(zip(chart["x"], chart["series"][0]["values"], strict=True))
     assert longest[0] == longest[40] == longest[60] == 0.2
@@ -261,3 +247,32 @@ def test_an_older_report_is_replaced_and_nothing_else(tmp_path: Path) -> None:
 def test_the_page_is_the_same_each_time(tmp_path: Path) -> None:
     logs = write_logs(tmp_path)
     assert render(report_logs([logs])) == render(report_logs([logs]))
+
+
+def test_shares_altogether_are_those_of_the_whole_epoch() -> None:
+    data = {
+        "mixture": [
+            {"name": "web", "samples": 80_000, "weight": 6},
+            {"name": "books", "samples": 15_000, "weight": 3},
+        ],
+        "stop": True,
+    }
+    values = {"batch_size": 4, "data": data}
+    lines = report_plan(RunConfig.from_dict(values)).sources
+    chart = chart_of(of_config(values), "mixture", "Altogether")
+    assert chart["names"] == ["web", "books"]
+    assert chart["series"][0]["values"] == pytest.approx([line.share for line in lines], rel=1e-5)
+
+
+def test_data_in_order_is_said_to_be_in_order() -> None:
+    report = of_config({"batch_size": 4, "shuffle": False, "data": {"samples": 1000}})
+    assert "it is not shuffled" in panel_of(report, "quality")["text"]
+    assert "Windows" not in panel_of(report, "quality")["text"]
+
+
+def test_a_mixture_on_many_ranks_is_looked_at_in_fewer_places() -> None:
+    sources = [{"name": str(n), "samples": 10**7, "weight": 1 + n % 7} for n in range(20)]
+    report = of_config({"ranks": 512, "batch_size": 32, "data": {"mixture": sources}})
+    chart = chart_of(report, "map", "Ranks")
+    assert len(chart["rows"]) * len(chart["columns"]) <= 1000
+    assert {0, 511} <= set(chart["rows"])

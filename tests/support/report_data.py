@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,10 @@ BUCKETS: dict[str, Any] = {
         ],
     },
 }
+LONG_BUCKETS: dict[str, Any] = {
+    "batch_size": 4,
+    "data": {"buckets": [{"name": f"{'width' * 30}{n}", "samples": 40} for n in range(3)]},
+}
 WINDOWS: dict[str, Any] = {
     "ranks": 4,
     "batch_size": 16,
@@ -49,6 +53,26 @@ TINY: dict[str, Any] = {"batch_size": 1, "data": {"samples": 1}}
 
 def of_config(values: dict[str, Any], **options: Any) -> Report:
     return report_config(RunConfig.from_dict(values), **options)
+
+
+def panel_of(report: Report, name: str) -> dict[str, Any]:
+    """A panel, as JSON values."""
+    found = [panel for panel in report.to_dict()["panels"] if panel["name"] == name]
+    assert found, f"no panel {name}"
+    return found[0]
+
+
+def chart_of(report: Report, name: str, title: str) -> dict[str, Any]:
+    """The chart of a panel whose title is this, or else begins so."""
+    charts = panel_of(report, name)["charts"]
+    found = [chart for chart in charts if chart["title"].startswith(title)]
+    return min(found, key=lambda chart: len(chart["title"]))
+
+
+def layer_of(chart: dict[str, Any], name: str) -> np.ndarray:
+    """The numbers of one layer of a map; NaN where there is none."""
+    layer = next(layer for layer in chart["layers"] if layer["name"] == name)
+    return np.array(layer["values"], dtype=float)
 
 
 def write_logs(folder: Path, *, names: tuple[str, str] = ("web", "books"), drop: int = 0) -> Path:
@@ -111,6 +135,38 @@ def write_padded_logs(folder: Path) -> Path:
     return folder
 
 
+def write_log(
+    path: Path,
+    batches: Iterable[tuple[int, int, Sequence[int]]],
+    *,
+    events: Iterable[tuple[str, dict[str, Any]]] = (),
+    waits: Sequence[float] = (0.0,),
+    run: str = "one",
+    **info: Any,
+) -> Path:
+    """The log of a run on one rank: its events, then batches of an epoch, a step and samples."""
+    with ConsumptionLog(path, rank=0, world_size=1, run=run, info=info) as log:
+        for name, fields in events:
+            log.event(name, **fields)
+        for number, (epoch, step, ids) in enumerate(batches):
+            wait = waits[number % len(waits)]
+            log.record(epoch=epoch, step=step, batch=number, ids=ids, wait=wait)
+    return path
+
+
+def write_logs_with_long_names(folder: Path) -> Path:
+    """The logs of runs that have no names but long folders, and of a source with a long name."""
+    for number in range(4):
+        write_log(
+            folder / ("a-folder-with-a-long-name-" * 3) / f"run{number}" / "rank0.log",
+            [(0, 10 * number + step, [10 * number + step]) for step in range(12)],
+            events=[("resume", {"step": 10 * number, "time": number, "reason": "x" * 300})],
+            run="",
+            sources={"a-source-of-many-letters-" * 5: 30, "b": 20},
+        )
+    return folder
+
+
 #: How to make a report of each kind, in a folder that may be written to.
 REPORTS: dict[str, Callable[[Path], Report]] = {
     "mixture": lambda _: of_config(MIXTURE),
@@ -123,4 +179,6 @@ REPORTS: dict[str, Callable[[Path], Report]] = {
     "logs": lambda folder: report_logs([write_logs(folder)]),
     "logs with a loss": lambda folder: report_logs([write_logs(folder, drop=1)]),
     "logs of two epochs": lambda folder: report_logs([write_padded_logs(folder)]),
+    "logs with long names": lambda folder: report_logs([write_logs_with_long_names(folder)]),
+    "buckets with long names": lambda _: of_config(LONG_BUCKETS),
 }

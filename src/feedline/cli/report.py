@@ -72,9 +72,12 @@ def report(
       feedline report logs --config run.yaml --title "Run 7"
     """
     from feedline.report import report_config, write_report
+    from feedline.report.target import check_target
 
     of_plan = {"--ranks": ranks, "--batch-size": batch_size, "--epoch": epoch, "--resize": resize}
     of_logs = {"--config": config, "--samples": samples}
+    # Before the work, which may take long.
+    check_target(output)
     if _are_logs(paths):
         _refuse(of_plan, "a run config", "logs")
         made = _of_logs(paths, config, samples, title)
@@ -123,10 +126,13 @@ def _of_logs(
 
 @contextmanager
 def _progress() -> Iterator[Callable[[int, int], object]]:
-    """Show on stderr how much of the logs is read, if somebody is looking."""
-    from rich.console import Console
-    from rich.progress import Progress
-
+    """Show on stderr how much of the logs is read, if somebody is looking and rich is there."""
+    try:
+        from rich.console import Console
+        from rich.progress import Progress
+    except ModuleNotFoundError:
+        yield lambda done, total: None
+        return
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("reading logs", total=None)

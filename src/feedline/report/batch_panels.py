@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from feedline.report.charts import Bars, Chart, Lines, Panel, Series, Table
-from feedline.report.trace import Trace, shortened
+from feedline.report.trace import Trace
+from feedline.report.words import num_ranks, shortened
 from feedline.runs.plan_report import BucketLine
 
 __all__ = ["batch_panel", "tail_panel"]
@@ -20,11 +21,11 @@ _TAILS = {
 }
 
 
-def batch_panel(trace: Trace, buckets: Sequence[BucketLine] = ()) -> Panel:
-    """Return the buckets, and how large batches are over the steps."""
+def batch_panel(trace: Trace, buckets: Sequence[BucketLine] = (), note: str = "") -> Panel:
+    """Return the buckets, with a note on their counts, and how large batches are over the steps."""
     charts: list[Chart] = [_sizes(trace)]
     if buckets:
-        charts = [*_bucket_charts(buckets), *charts]
+        charts = [*_bucket_charts(buckets, note), *charts]
     return Panel(
         name="batches",
         title="Buckets and batch sizes" if buckets else "Batch sizes",
@@ -33,12 +34,12 @@ def batch_panel(trace: Trace, buckets: Sequence[BucketLine] = ()) -> Panel:
     )
 
 
-def _bucket_charts(buckets: Sequence[BucketLine]) -> list[Chart]:
+def _bucket_charts(buckets: Sequence[BucketLine], note: str) -> list[Chart]:
     listed = sorted(buckets, key=lambda line: -line.num_samples)[:_MOST_BUCKETS]
     is_cut = len(buckets) > _MOST_BUCKETS
     table = Table(
         title="Buckets",
-        note=f"The {_MOST_BUCKETS} largest of {len(buckets):,}." if is_cut else "",
+        note=f"The {_MOST_BUCKETS} largest of {len(buckets):,}. {note}" if is_cut else note,
         header=("bucket", "samples", "batch size", "batches", "dropped", "padded"),
         rows=[
             (
@@ -50,6 +51,7 @@ def _bucket_charts(buckets: Sequence[BucketLine]) -> list[Chart]:
     )
     bars = Bars(
         title="Batches of a rank in each bucket",
+        note=note,
         names=[shortened(line.name) for line in listed],
         series=[Series(name="batches", values=[line.num_batches for line in listed])],
     )
@@ -72,7 +74,7 @@ def _sizes(trace: Trace) -> Lines:
         most.append(max(sizes, default=None))
     return Lines(
         title="Samples in a batch",
-        note="Padding counts, because it is computed too.",
+        note="The mean of a step. Padding counts, because it is computed too.",
         x_label="step",
         y_label="samples",
         x=[trace.columns[place].step for place in counted],
@@ -91,8 +93,10 @@ def tail_panel(trace: Trace, tail: str | None, num_dropped: int, num_padded: int
     if any(cell.num_real is None for _, cell in shown):
         num_batches = max(cell.num_batches for _, cell in shown)
         title += f": its first {num_batches:,} batches"
+    num_alive = trace.stretches[trace.columns[last].stretch].world_size
     bars = Bars(
         title=title,
+        note="" if len(shown) == num_alive else f"{len(shown)} of {num_ranks(num_alive)}.",
         names=[f"rank {rank}" for rank, _ in shown],
         series=[
             Series(

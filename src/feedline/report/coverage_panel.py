@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from feedline.report.charts import Bars, Chart, Layer, Lines, Map, Mark, Panel, Series
-from feedline.report.trace import Covered, Trace, num_ranks, spread
+from feedline.report.trace import Covered, Trace, spread
+from feedline.report.words import num_ranks
 from feedline.runs.plan_report import Naive
 
 __all__ = ["coverage_panel"]
@@ -18,7 +19,7 @@ _MOST_BINS, _NUM_PARTS, _MOST_CHANGES = 60, 32, 60
 def coverage_panel(trace: Trace, naive: Naive | None = None) -> Panel:
     """Return how much is consumed when, and which part of the data when."""
     charts: list[Chart] = [_consumed(trace)]
-    if naive is not None:
+    if naive is not None and (naive.num_lost or naive.num_repeated or naive.hangs):
         charts.append(_beside_naive(naive))
     parts = _parts_of_data(trace)
     if parts is not None:
@@ -82,17 +83,16 @@ def _changes(trace: Trace) -> Iterator[Mark]:
 
 def _parts_of_data(trace: Trace) -> Map | None:
     """Return how often each part of the data comes in each stretch of time, beside the mean."""
-    counted, num_samples = trace.counted, trace.num_samples
+    num_samples = trace.num_samples
     num_parts = min(_NUM_PARTS, num_samples)
-    num_bins = min(_MOST_BINS, len(counted))
-    if num_bins < 2 or num_parts < 2:
+    groups = trace.groups(_MOST_BINS)
+    if len(groups) < 2 or num_parts < 2:
         return None
     edges = [part * num_samples // num_parts for part in range(num_parts + 1)]
     means = np.diff(edges) / num_samples
-    groups = np.array_split(np.array(counted), num_bins)
-    values = np.zeros((num_parts, num_bins))
+    values = np.zeros((num_parts, len(groups)))
     for number, group in enumerate(groups):
-        known = trace.known(np.concatenate([trace.ids_of(place) for place in group.tolist()]))
+        known = trace.known(np.concatenate([trace.ids_of(place) for place in group]))
         part = np.searchsorted(edges, known, side="right") - 1
         counts = np.bincount(part, minlength=num_parts)
         values[:, number] = counts / max(1, len(known)) / means
@@ -102,7 +102,7 @@ def _parts_of_data(trace: Trace) -> Map | None:
         "sources and buckets that come and go.",
         column_label="step",
         row_label="indices from",
-        columns=[trace.columns[int(group[0])].step for group in groups],
+        columns=[trace.columns[group[0]].step for group in groups],
         rows=edges[:-1],
         layers=[Layer(name="times the mean", values=values.tolist())],
     )

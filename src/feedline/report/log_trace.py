@@ -16,10 +16,10 @@ from feedline.report.trace import (
     Stretch,
     Trace,
     share_columns,
-    shortened,
     spread,
     spread_ranks,
 )
+from feedline.report.words import shortened
 from feedline.runs.audit_runs import Run
 from feedline.runs.log_entries import LoggedBatch
 from feedline.runs.run_config_parts import SourceInfo
@@ -163,7 +163,8 @@ def trace_of_runs(
         coverage=tuple(reading.coverage),
         num_positions=num_positions,
         is_whole=len(columns) == sum(map(len, steps))
-        and len(ranks) == max(run.world_size for run in runs),
+        and len(ranks) == max(run.world_size for run in runs)
+        and all(len(run.ranks) == run.world_size for run in runs),
         num_epochs=len(epochs),
     )
     return Received(

@@ -9,7 +9,8 @@ import numpy as np
 
 from feedline.plan import Chunking
 from feedline.report.charts import Layer, Map, Mark, Panel
-from feedline.report.trace import Cell, Trace, num_ranks, shortened
+from feedline.report.trace import Cell, Trace
+from feedline.report.words import num_ranks, several, shortened
 
 __all__ = ["map_panel"]
 
@@ -22,11 +23,11 @@ def map_panel(trace: Trace, buckets: Sequence[str] = (), chunks: Chunking | None
     if trace.is_whole:
         text += "All steps of all ranks are shown."
     else:
-        shown = "1 step" if len(trace.columns) == 1 else f"{len(trace.columns)} steps"
+        shown = several(len(trace.columns), "step")
         text += f"{shown} and {num_ranks(len(trace.ranks))} are shown, spread evenly over all."
     is_faded = [not trace.is_counted(column) for column in trace.columns]
     if any(is_faded):
-        text += " Faded steps do not count: the next run went on from a checkpoint before them."
+        text += " Faded steps do not count: the next run did them again."
     chart = Map(
         title="Ranks and steps",
         column_label="step",

@@ -44,14 +44,23 @@ def target_of_weights(weights: Sequence[float]) -> Target:
     return lambda epoch, position: shares
 
 
-def mixture_panel(trace: Trace, target: Target | None) -> Panel | None:
-    """Return the shares over time and for all steps, or None if there is one source only."""
-    counted = trace.counted
-    if len(trace.sources) < 2 or not counted:
+def mixture_panel(
+    trace: Trace, target: Target | None, draws: Sequence[int] | None = None
+) -> Panel | None:
+    """Return the shares over time and for all steps, or None if there is one source only.
+
+    Args:
+        trace: The steps that are shown.
+        target: What was wanted.
+        draws: How often each source comes altogether, where that is known.
+    """
+    groups = trace.groups(_MOST_BINS)
+    if len(trace.sources) < 2 or not groups:
         return None
-    groups = np.array_split(np.array(counted), min(_MOST_BINS, len(counted)))
     found = [_sources_in(trace, group) for group in groups]
-    listed = _most_frequent(found, len(trace.sources))
+    if draws is None:
+        draws = np.bincount(np.concatenate(found), minlength=len(trace.sources)).tolist()
+    listed = sorted(range(len(draws)), key=lambda number: -draws[number])[:_MOST_SOURCES]
     shown = _Shares(
         names=[trace.sources[number].name for number in listed],
         counts=np.array([[int((own == number).sum()) for number in listed] for own in found]),
@@ -68,8 +77,8 @@ def mixture_panel(trace: Trace, target: Target | None) -> Panel | None:
         + (", beside the share that its weight asks for." if target else ".")
         + _left_out(len(trace.sources) - len(listed)),
         charts=[
-            shown.over_time([trace.columns[int(group[0])].step for group in groups]),
-            shown.altogether(),
+            shown.over_time([trace.columns[group[0]].step for group in groups]),
+            shown.altogether([draws[number] for number in listed], max(1, sum(draws))),
         ],
     )
 
@@ -107,10 +116,9 @@ class _Shares:
             format="share",
         )
 
-    def altogether(self) -> Bars:
-        """Return the share of each source in all groups."""
+    def altogether(self, draws: Sequence[int], num_drawn: int) -> Bars:
+        """Return how often each source comes out of all that is drawn."""
         total = max(1, int(self.sizes.sum()))
-        shares = self.counts.sum(axis=0) / total
         targets: list[float | None] = []
         if self.wanted is not None:
             # Groups of steps differ in their number of samples.
@@ -119,7 +127,7 @@ class _Shares:
             title="Altogether",
             note="The tick is the share that was wanted." if targets else "",
             names=self.names,
-            series=[Series(name="share", values=shares.tolist())],
+            series=[Series(name="share", values=[count / num_drawn for count in draws])],
             targets=targets,
             format="share",
         )
@@ -130,24 +138,18 @@ def _left_out(num: int) -> str:
     return f" The {sources} least often {'is' if num == 1 else 'are'} left out." if num else ""
 
 
-def _sources_in(trace: Trace, group: NDArray[np.int64]) -> NDArray[np.int64]:
+def _sources_in(trace: Trace, group: Sequence[int]) -> NDArray[np.int64]:
     """Return the source of each sample in a group of columns."""
-    ids = np.concatenate([trace.ids_of(place) for place in group.tolist()])
+    ids = np.concatenate([trace.ids_of(place) for place in group])
     return trace.sources_of(trace.known(ids))
 
 
-def _most_frequent(found: Sequence[NDArray[np.int64]], num_sources: int) -> list[int]:
-    counts = np.bincount(np.concatenate(found), minlength=num_sources)
-    listed: list[int] = np.argsort(-counts, kind="stable")[:_MOST_SOURCES].tolist()
-    return listed
-
-
 def _wanted(
-    trace: Trace, group: NDArray[np.int64], target: Target, listed: Sequence[int]
+    trace: Trace, group: Sequence[int], target: Target, listed: Sequence[int]
 ) -> Sequence[float]:
     """Return the mean share that was wanted of some sources in a group of columns."""
     found = []
-    for place in group.tolist():
+    for place in group:
         column = trace.columns[place]
         shares = target(column.epoch, _position(trace, column.epoch, column.step))
         found.append([shares[number] for number in listed])

@@ -35,7 +35,8 @@ def render(report: Report) -> str:
     return Template(_read("page.html")).substitute(
         version=html.escape(version("feedline")),
         policy=policy,
-        title=html.escape(report.title),
+        # A name of a file may hold what is no text.
+        title=html.escape(report.title).encode(errors="replace").decode(),
         style=style,
         script=script,
         data=data,

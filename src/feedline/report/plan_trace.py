@@ -9,16 +9,18 @@ from functools import cached_property
 from feedline.errors import EmptyEpochError
 from feedline.plan import Block, BucketPlan, Segment, Share
 from feedline.report.trace import (
+    MOST_COLUMNS,
+    MOST_ROWS,
     Cell,
     Column,
     Covered,
     Stretch,
     Trace,
     share_columns,
-    shortened,
     spread,
     spread_ranks,
 )
+from feedline.report.words import shortened
 from feedline.runs.dry_run import segments_of
 from feedline.runs.run_config import RunConfig
 from feedline.runs.run_steps import segment_of
@@ -26,6 +28,7 @@ from feedline.runs.run_steps import segment_of
 __all__ = ["trace_of_config"]
 
 _MOST_IDS, _MOST_IN_CELL = 2**23, 4096
+_MANY_RANKS = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,8 +103,12 @@ class _Part:
 def trace_of_config(config: RunConfig, epoch: int, sizes: Sequence[int] | None) -> Trace:
     """Return what a run would consume in an epoch; with `sizes`, on these ranks in turn."""
     parts = _parts_of(config, epoch, sizes)
-    ranks = spread_ranks(part.segment.world_size for part in parts)
-    shares = share_columns([part.num_steps for part in parts])
+    world_sizes = [part.segment.world_size for part in parts]
+    # What one rank of many gets of a mixture takes long to compute.
+    is_costly = config.mixture is not None and max(world_sizes) > _MANY_RANKS
+    num_rows, num_columns = (12, 60) if is_costly else (MOST_ROWS, MOST_COLUMNS)
+    ranks = spread_ranks(world_sizes, num_rows)
+    shares = share_columns([part.num_steps for part in parts], num_columns)
     columns = [
         Column(number, epoch, step)
         for number, (part, share) in enumerate(zip(parts, shares, strict=True))
@@ -150,8 +157,8 @@ def _parts_of(config: RunConfig, epoch: int, sizes: Sequence[int] | None) -> lis
             parts.append(part)
     if not parts:
         raise EmptyEpochError(
-            f"resize={list(sizes or ())} gives 0 steps but must give at least 1; use fewer ranks, a "
-            "smaller batch size, or tail='pad' or 'even'"
+            f"resize={list(sizes or ())} gives 0 steps but must give at least 1; use fewer ranks, "
+            "a smaller batch size, or tail='pad' or 'even'"
         )
     return parts
 

@@ -13,6 +13,7 @@ from feedline.runs.shuffle_streams import Stream
 
 __all__ = ["quality_panel", "streams_of_trace"]
 
+_IN_ORDER = 0.99
 _MOST_POINTS, _NUM_BINS, _MOST_STREAMS, _MOST_MEASURED = 1200, 24, 4, 8
 
 
@@ -52,18 +53,21 @@ def streams_of_trace(trace: Trace, epoch: int, batch_size: int) -> Iterator[Stre
             )
 
 
-def quality_panel(streams: Sequence[Stream]) -> tuple[Panel | None, bool]:
+def quality_panel(
+    streams: Sequence[Stream], *, has_windows: bool = True
+) -> tuple[Panel | None, bool]:
     """Return the measures and pictures of the shuffle, and whether all are as chance gives them."""
     measures = [measure for stream in streams for measure in measures_of(stream)]
     if not measures:
         return None, True
     is_good = all(measure.is_good for measure in measures)
-    verdict = (
-        "All measures are as chance gives them."
-        if is_good
-        else "Some measures are further off than chance explains. Windows of chunks are off by "
-        "design: they trade some of the shuffle for few reads."
-    )
+    verdict = "All measures are as chance gives them."
+    if not is_good:
+        verdict = "Some measures are further off than chance explains."
+        if any(m.name == "position correlation" and m.value > _IN_ORDER for m in measures):
+            verdict += " The data comes in order; it is not shuffled."
+        elif has_windows:
+            verdict += " Windows of chunks are off by design: they trade some of it for few reads."
     shown = streams[:_MOST_STREAMS]
     charts: list[Chart] = [_displacements(shown), _scatter(shown), _measured(measures)]
     panel = Panel(name="quality", title="Quality of the shuffle", text=verdict, charts=charts)

@@ -21,9 +21,7 @@ __all__ = [
     "Covered",
     "Stretch",
     "Trace",
-    "num_ranks",
     "share_columns",
-    "shortened",
     "spread",
     "spread_ranks",
 ]
@@ -32,7 +30,6 @@ Ids = NDArray[np.int64]
 
 MOST_COLUMNS = 180
 MOST_ROWS = 48
-_MOST_SIGNS = 100
 
 
 class Stretch(NamedTuple):
@@ -133,6 +130,13 @@ class Trace:
         slots = np.concatenate([np.arange(len(part)) for part in parts])
         return np.concatenate(parts)[np.argsort(slots, kind="stable")]
 
+    def groups(self, most: int) -> list[list[int]]:
+        """Return the columns that count, in at most `most` groups of the same number of them; only
+        the last may have fewer."""
+        counted = self.counted
+        width = max(1, -(-len(counted) // most))
+        return [list(counted[first : first + width]) for first in range(0, len(counted), width)]
+
     def known(self, ids: Ids) -> Ids:
         """Return those that are samples of the data."""
         return ids[(ids >= 0) & (ids < self.num_samples)]
@@ -158,40 +162,23 @@ def spread(first: int, end: int, most: int) -> list[int]:
     return [first + (2 * n * (count - 1) + num_gaps) // (2 * num_gaps) for n in range(most)]
 
 
-def spread_ranks(world_sizes: Iterable[int]) -> list[int]:
-    """Return the ranks to look at: spread evenly, and the last one of each world size."""
+def spread_ranks(world_sizes: Iterable[int], most: int = MOST_ROWS) -> list[int]:
+    """Return the ranks to look at: spread evenly, and the first and the last of each world size."""
     sizes = sorted(set(world_sizes))
-    chosen = set(spread(0, sizes[-1], MOST_ROWS))
-    for size in sizes[-MOST_ROWS // 4 :]:
-        chosen.add(size - 1)
+    chosen = set(spread(0, sizes[-1], most))
+    for size in sizes[-most // 4 :]:
+        chosen |= set(spread(0, size, 4))
     return sorted(chosen)
 
 
-def num_ranks(count: int) -> str:
-    """Return a number of ranks in words."""
-    return f"{count:,} rank" + ("" if count == 1 else "s")
-
-
-def shortened(name: str) -> str:
-    """Return a name that has room on a page: of a very long one, how it begins and ends.
-
-    Examples:
-        >>> shortened("a" * 70 + "b" * 40)[28:36], len(shortened("a" * 10**6))
-        ('aaaaa…aa', 100)
-    """
-    if len(name) <= _MOST_SIGNS:
-        return name
-    return f"{name[: _MOST_SIGNS // 3]}…{name[_MOST_SIGNS // 3 + 1 - _MOST_SIGNS :]}"
-
-
-def share_columns(lengths: Sequence[int]) -> list[int]:
+def share_columns(lengths: Sequence[int], most: int = MOST_COLUMNS) -> list[int]:
     """Return how many columns each stretch gets: in proportion, and at least two.
 
     Of very many stretches some get none, for a page could not show them.
     """
     total = max(1, sum(lengths))
-    seen = set(spread(0, len(lengths), MOST_COLUMNS // 2))
+    seen = set(spread(0, len(lengths), most // 2))
     return [
-        min(length, max(2 if number in seen else 0, MOST_COLUMNS * length // total))
+        min(length, max(2 if number in seen else 0, most * length // total))
         for number, length in enumerate(lengths)
     ]

@@ -58,6 +58,13 @@ function shownShort(value, format = "number") {
   return value.toLocaleString("en", { notation: "compact", maximumSignificantDigits: 3 });
 }
 
+// Labels of an axis: short, unless different values would look the same.
+function shownTogether(values, format = "number") {
+  const short = values.map((value) => shownShort(value, format));
+  const isTold = new Set(short).size === new Set(values).size;
+  return isTold ? short : values.map((value) => shown(value, format));
+}
+
 function save(name, type, text) {
   const address = URL.createObjectURL(new Blob([text], { type }));
   const link = make("a", { href: address, download: name });
@@ -70,9 +77,9 @@ function save(name, type, text) {
 function asCsv(rows) {
   const quoted = (value) => {
     let text = value === null || value === undefined ? "" : String(value);
-    // A spreadsheet would take such a text for a formula.
-    if (typeof value !== "number" && /^[=+\-@\t\r]/.test(text)) text = `'${text}`;
-    return /[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+    // A spreadsheet would take such a text for a formula, some also behind spaces or in wide signs.
+    if (typeof value !== "number" && /^\s*[=+\-@＝＋－＠]|^[\t\r\n]/.test(text)) text = `'${text}`;
+    return /[",;\t\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
   };
   return rows.map((row) => row.map(quoted).join(",")).join("\n") + "\n";
 }

@@ -10,12 +10,13 @@ function paintLines(plot, width, chart, colours) {
   const known = chart.series.flatMap((one) => one.values.filter((value) => value !== null));
   const high = Math.max(...known, 0) || 1;
   const listed = ticks(0, high, 4);
-  const left = Math.max(...listed.map((value) => textWidth(shownShort(value, chart.format)))) + 10;
+  const labels = shownTogether(listed, chart.format);
+  const left = Math.max(...labels.map(textWidth)) + 10;
   const box = { left, right: width - 12, top: 12, bottom: 190, width };
   const [first, last] = [Math.min(...chart.x), Math.max(...chart.x)];
   const x = scale(first, last === first ? first + 1 : last, box.left, box.right);
   const y = scale(0, high * 1.04, box.bottom, box.top);
-  y.ticks = listed;
+  [y.ticks, y.labels] = [listed, labels];
   const isWhole = chart.x.every(Number.isInteger);
   const svg = draw("svg", { viewBox: `0 0 ${width} 228`, height: 228, role: "img", tabindex: 0,
     "aria-label": `${chart.title}: ${chart.series.map((one) => one.name).join(", ")} over ${chart.x_label}` });
@@ -35,11 +36,12 @@ function paintMarks(svg, box, x, marks) {
   for (const mark of marks) {
     const at = x(mark.x);
     svg.append(draw("line", { class: "mark", x1: at, x2: at, y1: box.top, y2: box.bottom }));
-    const size = textWidth(mark.label);
+    const text = fitted(mark.label, box.width - 4);
+    const size = textWidth(text);
     const start = Math.min(at + 4, box.width - size);
     if (start < end + 6) continue;
     end = start + size;
-    svg.append(draw("text", { x: start, y: box.top - 1, class: "mark-label" }, mark.label));
+    svg.append(draw("text", { x: start, y: box.top - 1, class: "mark-label" }, text));
   }
 }
 
@@ -81,16 +83,11 @@ function followPointer(svg, box, x, y, chart, colours) {
       Math.abs(value - wanted) < Math.abs(chart.x[best] - wanted) ? n : best, 0);
     show(event);
   };
-  svg.addEventListener("pointermove", follow);
-  svg.addEventListener("pointerdown", follow);
-  svg.addEventListener("pointerleave", hide);
-  svg.addEventListener("blur", hide);
-  svg.addEventListener("keydown", (event) => {
-    const move = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-    if (!move) return;
-    event.preventDefault();
-    at = Math.min(chart.x.length - 1, Math.max(0, at + move));
-    const { left, top } = svg.getBoundingClientRect();
-    show({ pageX: left + window.scrollX + x(chart.x[at]), pageY: top + window.scrollY + 20 });
-  });
+  followed(svg, follow, hide);
+  followKeys(svg, (right) => {
+    if (!right) return false;
+    at = Math.min(chart.x.length - 1, Math.max(0, at + right));
+    show(placeIn(svg, x(chart.x[at]), 20));
+    return true;
+  }, hide);
 }

@@ -14,9 +14,8 @@ function drawScatter(chart) {
       svg.append(draw("text", { class: "tick", x: box.left - 6, y: y(value) + 4, "text-anchor": "end" }, asShare(value)));
     }
     labelsBelow(svg, [0, 0.25, 0.5, 0.75, 1].map((value) => [x(value), asShare(value)]), width, box.bottom + 16);
-    svg.append(draw("text", { class: "label", x: box.left, y: 12 }, chart.y_label));
-    svg.append(draw("text", { class: "label", x: (box.left + box.right) / 2, y: box.bottom + 33,
-      "text-anchor": "middle" }, chart.x_label));
+    svg.append(draw("text", { class: "label", x: box.left, y: 12 }, fitted(chart.y_label, width - box.left)));
+    labelOf(svg, box, chart.x_label);
     const dots = chart.points.flatMap((points, n) => points.map(([px, py]) => ({ n, px, py, x: x(px), y: y(py) })));
     for (const dot of dots) {
       svg.append(draw("circle", { cx: dot.x.toFixed(1), cy: dot.y.toFixed(1), r: 1.7, opacity: 0.75,
@@ -30,9 +29,7 @@ function drawScatter(chart) {
       if (!near || far(near) > 200) { hideTip(); return; }
       showTip(event, chart.names[near.n], [[chart.x_label, asShare(near.px)], [chart.y_label, asShare(near.py)]]);
     };
-    svg.addEventListener("pointermove", follow);
-    svg.addEventListener("pointerdown", follow);
-    svg.addEventListener("pointerleave", hideTip);
+    followed(svg, follow);
     plot.append(svg);
   }, rows, keys);
 }
@@ -48,9 +45,10 @@ function drawTimeline(chart) {
     const svg = draw("svg", { viewBox: `0 0 ${width} ${box.bottom + 38}`, height: box.bottom + 38, role: "img",
       "aria-label": `${chart.title}: ${chart.spans.map((s) => `${s.name} on ${s.note}, steps ${s.start} to ${s.end - 1}`).join("; ")}` });
     chart.spans.forEach((span, row) => paintSpan(svg, box, x, span, 44 * row));
-    labelsBelow(svg, wholeTicks(first, last, Math.max(2, width / 80)).map((value) => [x(value), shownShort(value)]),
-      width, box.bottom + 16);
-    svg.append(draw("text", { class: "label", x: width / 2, y: box.bottom + 33, "text-anchor": "middle" }, chart.x_label));
+    const listed = wholeTicks(first, last, Math.max(2, width / 80));
+    const labels = shownTogether(listed);
+    labelsBelow(svg, listed.map((value, n) => [x(value), labels[n]]), width, box.bottom + 16);
+    labelOf(svg, box, chart.x_label);
     plot.append(svg);
   }, rows);
 }
@@ -62,16 +60,14 @@ function paintSpan(svg, box, x, span, top) {
   if (span.counted_end < span.end) about.push(["thrown away", `from ${shown(span.counted_end)} on`]);
   const group = draw("g", {}, bar(span.start, span.counted_end, 0.85));
   if (span.counted_end < span.end) group.append(bar(span.counted_end, span.end, 0.25));
-  group.addEventListener("pointermove", (event) => showTip(event, span.name, about));
-  group.addEventListener("pointerleave", hideTip);
-  const text = `${span.name}: ${span.note}`;
+  followed(group, (event) => showTip(event, span.name, about));
+  const text = fitted(`${span.name}: ${span.note}`, box.right - box.left);
   const start = Math.max(box.left, Math.min(x(span.start), box.width - textWidth(text)));
   svg.append(draw("text", { class: "strong", x: start, y: top + 14 }, text), group);
   for (const mark of span.marks) {
     const at = Math.min(box.right - 4, Math.max(box.left + 4, x(mark.x)));
     const tick = draw("path", { d: `M${at - 4} ${top + 41}h8l-4 -7z`, css: { fill: "var(--ink)" } });
-    tick.addEventListener("pointermove", (event) => showTip(event, mark.label, [["step", shown(mark.x)]]));
-    tick.addEventListener("pointerleave", hideTip);
+    followed(tick, (event) => showTip(event, mark.label, [["step", shown(mark.x)]]));
     svg.append(tick);
   }
 }

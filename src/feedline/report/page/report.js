@@ -13,7 +13,7 @@ function drawHead(report, text) {
   setTheme(dark.matches ? "dark" : "light");
   dark.addEventListener("change", () => setTheme(dark.matches ? "dark" : "light"));
   const facts = report.facts.map((fact) => make("div", {}, make("dt", {}, fact.label),
-    make("dd", {}, shown(fact.value), fact.note ? make("small", {}, fact.note) : null)));
+    make("dd", {}, shown(fact.value).replaceAll(",", ",\u200b"), fact.note ? make("small", {}, fact.note) : null)));
   document.getElementById("head").append(
     make("div", { class: "bar" },
       make("div", { class: "grow" }, make("h1", {}, report.title), make("p", { class: "soft" }, report.subtitle)),

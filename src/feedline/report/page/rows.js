@@ -16,11 +16,12 @@ function drawBars(chart) {
       const numbers = used.map((one) => [one.name, shown(one.values[row], chart.format)]);
       if (target !== null && target !== undefined) numbers.push(["wanted", shown(target, chart.format)]);
       const text = used.map((one) => shown(one.values[row], chart.format)).filter((one, n) => n === 0 || one !== "0");
-      return make("div", { onpointermove: (event) => showTip(event, name, numbers), onpointerleave: hideTip },
+      const bar = make("div", {},
         make("div", { class: "names" }, make("span", {}, name), make("b", {}, text.join(" + "))),
         make("div", { class: "track" }, ...parts));
+      return followed(bar, (event) => showTip(event, name, numbers));
     });
-    plot.append(make("div", { class: "scroll", tabindex: 0, role: "img", "aria-label": chart.title },
+    plot.append(make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": chart.title },
       make("div", { class: "bars" }, ...listed)));
   }, rows, keys);
 }
@@ -34,11 +35,11 @@ function drawMeasures(chart) {
       const off = (value - expected) / (tolerance || 1);
       const place = 50 + (100 * Math.max(-2.9, Math.min(2.9, off))) / 6;
       const text = `${shown(value)}; perfect ${shown(expected)} ± ${shown(tolerance)}`;
-      return make("div", { class: Math.abs(off) > 1 ? "off" : "in", onpointerleave: hideTip,
-        onpointermove: (event) => showTip(event, name, [["measured", shown(value)], ["perfect", shown(expected)],
-          ["tolerance", shown(tolerance)]]) },
+      const row = make("div", { class: Math.abs(off) > 1 ? "off" : "in" },
         make("div", { class: "names" }, make("span", {}, name), make("span", {}, text)),
         make("div", { class: "strip" }, make("i"), make("b", { css: { left: `${place}%` } })));
+      return followed(row, (event) => showTip(event, name, [["measured", shown(value)], ["perfect", shown(expected)],
+        ["tolerance", shown(tolerance)]]));
     })));
   }, rows);
 }

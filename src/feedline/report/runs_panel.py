@@ -1,4 +1,4 @@
-"""The panels about a run as it happened: its restarts and resizes, its waits, and its audit."""
+"""The panel about the restarts and resizes of a run, as they happened or as they would."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import islice
 
-from feedline.report.charts import Chart, Lines, Mark, Panel, Series, Span, Table, Timeline
-from feedline.report.log_cells import Waits
-from feedline.report.trace import Stretch, Trace, num_ranks, shortened, spread
-from feedline.runs.audit_result import AuditResult
+from feedline.report.charts import Chart, Mark, Panel, Span, Table, Timeline
+from feedline.report.trace import Stretch, Trace, spread
+from feedline.report.words import num_ranks, shortened
 from feedline.runs.audit_runs import RankPart, Run
 from feedline.runs.dry_run import DryRun
 from feedline.runs.log_entries import LoggedEvent
 
-__all__ = ["audit_panel", "parts_panel", "runs_panel", "seconds_of", "wait_panel"]
+__all__ = ["parts_panel", "runs_panel"]
 
 _MOST_EVENTS = _MOST_ROWS = 200
 _MOST_SPANS = 40
@@ -30,8 +29,8 @@ def runs_panel(runs: Sequence[Run], trace: Trace) -> Panel:
     charts: list[Chart] = [
         Timeline(
             title="Runs",
-            note="Faded steps were done again by the next run, from a checkpoint before them."
-            + _cut_to(_MOST_SPANS, len(runs)),
+            note="Triangles are starts, checkpoints and ends. Faded steps do not count: the next "
+            "run did them again." + _cut_to(_MOST_SPANS, len(runs)),
             x_label="step",
             spans=[_span(runs[number], trace.stretches[number], num_marks) for number in shown],
         )
@@ -161,88 +160,4 @@ def parts_panel(run: DryRun, trace: Trace) -> Panel:
                 rows=rows,
             ),
         ],
-    )
-
-
-def seconds_of(value: float) -> str:
-    """Return seconds in words.
-
-    Examples:
-        >>> seconds_of(12345.6), seconds_of(1.25), seconds_of(0.0005)
-        ('12,346 s', '1.25 s', '0.5 ms')
-    """
-    if 0 < abs(value) < 1:
-        return f"{1000 * value:.3g} ms"
-    return f"{value:,.0f} s" if abs(value) >= 1000 else f"{value:.3g} s"
-
-
-def wait_panel(waits: Waits) -> Panel:
-    """Return how long ranks waited for data."""
-    total, count = float(waits.total.sum()), int(waits.num_batches.sum())
-    has = waits.num_batches > 0
-    mean = waits.total[has] / waits.num_batches[has]
-    return Panel(
-        name="waits",
-        title="Waiting for data",
-        text=f"{count:,} batches were waited for {seconds_of(total)} altogether, "
-        f"{seconds_of(total / max(1, count))} each on average.",
-        charts=[
-            Lines(
-                title="Wait for a batch",
-                note="The first batch of a run includes the start of its workers.",
-                x_label="step",
-                y_label="time",
-                x=waits.steps[has].tolist(),
-                series=[
-                    Series(name="longest of all ranks", values=waits.longest[has].tolist()),
-                    Series(name="mean", values=mean.tolist()),
-                ],
-                format="seconds",
-            )
-        ],
-    )
-
-
-def audit_panel(result: AuditResult) -> Panel:
-    """Return what the audit found, epoch by epoch."""
-    header = (
-        *("epoch", "expected", "once", "to come", "dropped", "padded", "lost", "repeated"),
-        "state",
-    )
-    # Of very many epochs, those with faults.
-    listed = sorted(result.epochs, key=lambda epoch: epoch.ok)[:_MOST_ROWS]
-    rows = [
-        (
-            *(e.epoch, e.num_expected, e.num_once, e.num_to_come, e.num_dropped, e.num_padded),
-            *(e.num_lost, e.num_repeated, "ended" if e.is_finished else "not ended"),
-        )
-        for e in sorted(listed, key=lambda epoch: epoch.epoch)
-    ]
-    is_cut = len(result.epochs) > _MOST_ROWS
-    note = f"{_MOST_ROWS} of {len(result.epochs):,}, faults before others." if is_cut else ""
-    charts: list[Chart] = [Table(title="Epochs", note=note, header=header, rows=rows)]
-    found = [
-        (epoch.epoch, what, index)
-        for epoch in listed
-        for what, indices in (
-            *(("lost", epoch.lost), ("repeated", epoch.repeated)),
-            ("unknown", epoch.unknown),
-        )
-        for index in indices
-    ]
-    if found:
-        charts.append(
-            Table(
-                title="Samples that did not come once",
-                note="The first 20 of each kind in an epoch. "
-                + _first_of(_MOST_ROWS, len(found)),
-                header=("epoch", "what", "index"),
-                rows=found[:_MOST_ROWS],
-            )
-        )
-    return Panel(
-        name="audit",
-        title="Audit",
-        text="Every sample that the ranks received, counted from their logs.",
-        charts=charts,
     )
