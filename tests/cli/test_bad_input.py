@@ -117,7 +117,7 @@ REFUSED = {
     "where garbage.pt --step 0": "garbage.pt: ",
     "plan zero-ranks.yaml": "ranks=0 must be at least 1",
     "where zero-ranks.yaml --index 0": "ranks=0 must be at least 1",
-    "plan negative-batch.yaml": "batch_size=-8 must be at least 1",
+    "plan negative-batch.yaml": "batch_size=-8 must be in",
     "plan huge-samples.yaml": "data.samples=1000000000000000000000000000000 must be in",
     "plan text-samples.yaml": "data.samples='1e12' must be an integer",
     "plan no-data.yaml": "data is missing",

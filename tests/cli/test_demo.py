@@ -76,7 +76,9 @@ def test_a_sample_that_a_process_leaves_out_is_found(tmp_path: Path) -> None:
     assert "The audit fails: 1 lost." in report.read_text()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM]
+)
 def test_an_interrupted_demo_leaves_no_process_behind(
     number: signal.Signals, tmp_path: Path
 ) -> None:

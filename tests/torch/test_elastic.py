@@ -38,7 +38,10 @@ def due(kind: str) -> Counter[int]:
     return Counter(order.indices(0, range(NUM_SAMPLES)).tolist())
 
 
-@pytest.mark.parametrize("kind", ["distributed", "mixture", "buckets"])
+# A mixture is killed and resized by the demo too.
+@pytest.mark.parametrize(
+    "kind", ["distributed", pytest.param("mixture", marks=pytest.mark.slow), "buckets"]
+)
 def test_killed_resized_stopped_and_ended_runs_account_for_every_sample(
     kind: str, tmp_path: Path
 ) -> None:

@@ -20,16 +20,44 @@ def answers(folder: Path, odd: str) -> list[str]:
     ("odd", "told"),
     [
         ("seed", "plan.order.seed is 8 on rank 1 and 7 on rank 0, 2"),
-        ("length", "plan.order.num_samples is 91 on rank 1 and 90 on rank 0, 2"),
-        ("listing", "dataset is 'reversed' on rank 1 and 'sorted' on rank 0, 2"),
-        ("drop_last", "drop_last is True on rank 1 and False on rank 0, 2"),
-        ("batch_size", "batch_size is 5 on rank 1 and 4 on rank 0, 2"),
+        pytest.param(
+            "length",
+            "plan.order.num_samples is 91 on rank 1 and 90 on rank 0, 2",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "listing",
+            "dataset is 'reversed' on rank 1 and 'sorted' on rank 0, 2",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "drop_last",
+            "drop_last is True on rank 1 and False on rank 0, 2",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "batch_size", "batch_size is 5 on rank 1 and 4 on rank 0, 2", marks=pytest.mark.slow
+        ),
         ("state", "start is 3 on rank 1 and 0 on rank 0, 2"),
         ("chunks-seed", "sampler.plan.order.seed is 8 on rank 1 and 7 on rank 0, 2"),
-        ("chunks-length", "num_samples is 91 on rank 1 and 90 on rank 0, 2"),
-        ("chunks-batch_size", "sampler.batch_size is 5 on rank 1 and 4 on rank 0, 2"),
-        ("chunks-shards", "sampler.plan.kind is 'contiguous shards' on rank 1"),
-        ("chunks-epoch", "state.epoch is 2 on rank 1 and 0 on rank 0, 2"),
+        pytest.param(
+            "chunks-length",
+            "num_samples is 91 on rank 1 and 90 on rank 0, 2",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "chunks-batch_size",
+            "sampler.batch_size is 5 on rank 1 and 4 on rank 0, 2",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "chunks-shards",
+            "sampler.plan.kind is 'contiguous shards' on rank 1",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "chunks-epoch", "state.epoch is 2 on rank 1 and 0 on rank 0, 2", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_every_rank_is_told_which_rank_is_odd_and_in_what(
