@@ -62,6 +62,7 @@ def test_a_class_without_weight_is_left_out_and_may_have_short_runs() -> None:
     assert set(labels[joined(sampled(sampler, 53))]) == {"y"}
 
 
+@pytest.mark.slow
 def test_rows_are_reached_about_equally_often_inside_a_class() -> None:
     labels = np.array(["a"] * 200 + ["b"] * 50)
     sampler = ClassSampler(4, 2, 8, classes=labels, num_samples=80_000, class_weights=[1, 0])

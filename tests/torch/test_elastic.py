@@ -38,9 +38,12 @@ def due(kind: str) -> Counter[int]:
     return Counter(order.indices(0, range(NUM_SAMPLES)).tolist())
 
 
-# A mixture is killed and resized by the demo too.
+KINDS = ("distributed", "mixture")
+
+
+# The demo kills and resizes a mixture, and an example one dataset.
 @pytest.mark.parametrize(
-    "kind", ["distributed", pytest.param("mixture", marks=pytest.mark.slow), "buckets"]
+    "kind", [*(pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS), "buckets"]
 )
 def test_killed_resized_stopped_and_ended_runs_account_for_every_sample(
     kind: str, tmp_path: Path
