@@ -1,28 +1,50 @@
-"""The corridor between a plan and a store: batches as arrays, read ahead, in the plan's order."""
+"""The corridor between a plan and a store: where a run is, who takes part, and its batches.
+
+`Position` is where one rank is in a plan, `Loader` what everything that yields batches looks like, and
+`Peers` the processes of the run. `Feed` reads a store, `ChunkLoader` a matrix, in the order of a plan.
+"""
 
 from feedline.feed.blocks import BlocksAhead, picked_batches
 from feedline.feed.chunk_loader import ChunkBatch, ChunkLoader
 from feedline.feed.data_plan import DataPlan
 from feedline.feed.feed import FedBatch, Feed, FeedPass
 from feedline.feed.gathering import chunking_of, gather_samples
-from feedline.feed.id_trail import IdTrail, PlannedMarks, planned_ids
+from feedline.feed.guard import Guard
+from feedline.feed.loader import Delivered, Loader, PlannedBatch, PlannedLoader
+from feedline.feed.logged import Recorder, logged
+from feedline.feed.peers import Alone, FoundPeers, Peers, as_peers, register_finder
+from feedline.feed.position import Batching, Pass, Position
 from feedline.feed.reading import Reading, Slab, read_slabs
+from feedline.feed.wrapper import LoaderWrapper
 
 __all__ = [
+    "Alone",
+    "Batching",
     "BlocksAhead",
     "ChunkBatch",
     "ChunkLoader",
     "DataPlan",
+    "Delivered",
     "FedBatch",
     "Feed",
     "FeedPass",
-    "IdTrail",
-    "PlannedMarks",
+    "FoundPeers",
+    "Guard",
+    "Loader",
+    "LoaderWrapper",
+    "Pass",
+    "Peers",
+    "PlannedBatch",
+    "PlannedLoader",
+    "Position",
     "Reading",
+    "Recorder",
     "Slab",
+    "as_peers",
     "chunking_of",
     "gather_samples",
+    "logged",
     "picked_batches",
-    "planned_ids",
     "read_slabs",
+    "register_finder",
 ]

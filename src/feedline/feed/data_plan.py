@@ -46,6 +46,9 @@ class DataPlan(Plan):
     def largest_batch(self, batch_size: int) -> int:
         return self.plan.largest_batch(batch_size)
 
+    def full_batch(self, batch_size: int) -> int | None:
+        return self.plan.full_batch(batch_size)
+
     def describe(self) -> dict[str, Any]:
         return {"kind": "data", "data": self._describe_data(), "plan": self.plan.describe()}
 

@@ -171,6 +171,10 @@ class BucketPlan(Plan):
     def largest_batch(self, batch_size: int) -> int:
         return max(self.rule.batch_size(i, batch_size) for i in range(len(self.buckets)))
 
+    def full_batch(self, batch_size: int) -> int | None:
+        sizes = {self.rule.batch_size(i, batch_size) for i in range(len(self.buckets))}
+        return sizes.pop() if len(sizes) == 1 else None
+
     def describe(self) -> dict[str, Any]:
         return {
             "kind": "buckets",

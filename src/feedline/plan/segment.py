@@ -109,6 +109,10 @@ class Plan(ABC):
         """Return the most samples that one batch of a rank can have."""
         return batch_size
 
+    def full_batch(self, batch_size: int) -> int | None:
+        """Return how many samples a full batch of a rank has; None if that differs."""
+        return batch_size
+
     @property
     def fields(self) -> dict[str, Any]:
         """Everything that decides the order, with the version of the algorithms."""

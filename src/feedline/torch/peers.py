@@ -1,82 +1,86 @@
-"""Who takes part in a run: arguments win, else the process group, else rank 0 of 1."""
+"""The processes of a run that torch.distributed has joined."""
 
 from __future__ import annotations
 
+import weakref
+from datetime import timedelta
 from typing import Any
 
+import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import AllreduceOptions
 
-from feedline.errors import InvalidValueError, check_integer
+from feedline.errors import DesyncError
 
-__all__ = ["Peers"]
+__all__ = ["TorchPeers", "find"]
+
+_gloo_groups: weakref.WeakKeyDictionary[Any, dict[float, Any]] = weakref.WeakKeyDictionary()
 
 
-class Peers:
-    """The rank and the world size of this process, looked up each time they are asked for.
+class TorchPeers:
+    """The processes of a process group.
 
     Args:
-        num_replicas: The number of data-parallel ranks; by default that of the process group.
-        rank: The rank of this process; by default that in the process group.
-        process_group: The group of ranks that get different data, where that is not the whole
-            world: ranks that share data, as in tensor parallelism, each pass their own group.
-
-    Examples:
-        >>> Peers(num_replicas=4, rank=1).world_size
-        4
+        process_group: The group; by default all processes.
     """
 
-    def __init__(
-        self,
-        num_replicas: int | None = None,
-        rank: int | None = None,
-        process_group: Any | None = None,
-    ) -> None:
-        if num_replicas is not None:
-            num_replicas = check_integer("num_replicas", num_replicas, 1, 2**31)
-        if rank is not None:
-            high = None if num_replicas is None else num_replicas - 1
-            rank = check_integer("rank", rank, 0, high, remedy="ranks count from 0")
-        self._num_replicas = num_replicas
-        self._rank = rank
-        self._process_group = process_group
+    def __init__(self, process_group: Any | None = None) -> None:
+        # Not the default group itself: kept beyond its destruction, it can abort the process at its
+        # exit.
+        self._group = process_group
+        self.rank = dist.get_rank(process_group)
+        self.world_size = dist.get_world_size(process_group)
+        self._told: torch.Tensor | None = None
+        self._options = AllreduceOptions()
+        largest: Any = dist.ReduceOp.MAX
+        self._options.reduceOp = largest
 
-    @property
-    def world_size(self) -> int:
-        """The number of ranks that share the data."""
-        if self._num_replicas is not None:
-            return self._num_replicas
-        if not _is_initialized():
-            return self._alone("rank", self._rank)
-        return int(dist.get_world_size(self._process_group))
+    def maximum(self, value: int) -> int:
+        """Return the largest value of all processes."""
+        if self._told is None:
+            # Collectives of NCCL take what is on the device only.
+            device = "cuda" if dist.get_backend(self._group) == "nccl" else "cpu"
+            self._told = torch.zeros(1, dtype=torch.int64, device=device)
+        self._told.fill_(value)
+        # What `dist.all_reduce` does, less the checks of its arguments, at every step.
+        group: Any = self._group or dist.group.WORLD
+        group.allreduce([self._told], self._options).wait()
+        return int(self._told.item())
 
-    @property
-    def rank(self) -> int:
-        """The rank of this process among them."""
-        if self._rank is not None:
-            return check_integer("rank", self._rank, 0, self.world_size - 1)
-        if not _is_initialized():
-            return self._alone("num_replicas", self._num_replicas) - 1
-        rank = int(dist.get_rank(self._process_group))
-        return check_integer(
-            "rank", rank, 0, self.world_size - 1, remedy="this process is not in the process group"
+    def gather(self, value: Any, timeout: float) -> list[Any]:
+        """Return the values of all processes, by rank.
+
+        They travel over a gloo group of its own, with its own timeout, so this works beside any
+        backend and never waits for long.
+        """
+        values: list[Any] = [None] * self.world_size
+        if self.world_size == 1:
+            return [value]
+        try:
+            group = _gloo_group(self._group or dist.group.WORLD, timeout)
+            dist.all_gather_object(values, value, group=group)
+        except RuntimeError as error:
+            raise DesyncError(
+                f"rank {self.rank} waited {timeout} s for the other {self.world_size - 1} ranks "
+                f"to begin the epoch, and not all did; look for an error on another rank ({error})"
+            ) from error
+        return values
+
+
+def _gloo_group(group: Any, timeout: float) -> Any:
+    by_timeout = _gloo_groups.setdefault(group, {})
+    if timeout not in by_timeout:
+        by_timeout[timeout] = dist.new_group(
+            ranks=dist.get_process_group_ranks(group),
+            timeout=timedelta(seconds=timeout),
+            backend="gloo",
+            use_local_synchronization=True,
         )
-
-    @property
-    def group(self) -> Any | None:
-        """The process group that rank and world size came from, or None if they did not."""
-        if self._num_replicas is not None or self._rank is not None or not _is_initialized():
-            return None
-        return self._process_group or dist.group.WORLD
-
-    def _alone(self, name: str, value: int | None) -> int:
-        if value not in (None, 0 if name == "rank" else 1):
-            other = "num_replicas" if name == "rank" else "rank"
-            raise InvalidValueError(
-                f"{name}={value} needs {other} as well, because torch.distributed is not "
-                "initialized; give both, or call torch.distributed.init_process_group first"
-            )
-        return 1
+    return by_timeout[timeout]
 
 
-def _is_initialized() -> bool:
-    return bool(dist.is_available() and dist.is_initialized())
+def find(process_group: Any | None) -> TorchPeers | None:
+    """Return the processes of a group, or None if torch.distributed is not in use."""
+    if not dist.is_available() or not dist.is_initialized():
+        return None
+    return TorchPeers(process_group)

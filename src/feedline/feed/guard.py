@@ -1,0 +1,76 @@
+"""The desync guard: ranks that disagree are told so before the first batch, not by a hang."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from feedline.errors import DesyncError, InvalidValueError
+from feedline.feed.peers import Peers
+from feedline.plan.fingerprint import fingerprint_of, flatten_fields
+
+__all__ = ["Guard"]
+
+
+@dataclass(frozen=True)
+class Guard:
+    """Compares what ranks are about to do.
+
+    Args:
+        is_on: Whether anything is compared.
+        timeout: How many seconds a rank waits for the others.
+    """
+
+    is_on: bool = True
+    timeout: float = 60.0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.timeout, int | float) or not self.timeout > 0:
+            raise InvalidValueError(
+                f"desync_timeout={self.timeout!r:.80} must be a number of seconds above 0"
+            )
+
+    def compare(self, peers: Peers, describe: Callable[[], Mapping[str, Any]]) -> None:
+        """Raise `DesyncError` on every rank unless all of them describe the same.
+
+        Only a fingerprint travels as long as ranks agree.
+        """
+        reached: Peers = getattr(peers, "reached", peers)
+        if not self.is_on or reached.world_size == 1:
+            return
+        record = dict(describe())
+        if len(set(reached.gather(fingerprint_of(record), self.timeout))) == 1:
+            return
+        records = reached.gather(record, self.timeout)
+        differences = _differences(records)
+        raise DesyncError(_explain(differences, len(records)), differences)
+
+
+def _differences(records: list[dict[str, Any]]) -> dict[str, list[Any]]:
+    """Return each field that differs, with its value on every rank."""
+    flat = [flatten_fields(record) for record in records]
+    names = {name: None for fields in flat for name in fields}
+    columns = {name: [fields.get(name, "(absent)") for fields in flat] for name in names}
+    return {name: values for name, values in columns.items() if any(v != values[0] for v in values)}
+
+
+def _explain(differences: dict[str, list[Any]], world_size: int) -> str:
+    parts = []
+    for name, values in differences.items():
+        by_value: dict[str, list[int]] = {}
+        for rank, value in enumerate(values):
+            by_value.setdefault(repr(value)[:80], []).append(rank)
+        common = max(by_value.values(), key=len)
+        usual = next(value for value, ranks in by_value.items() if ranks is common)
+        odd = [f"{v} on rank {_listed(r)}" for v, r in by_value.items() if r is not common]
+        parts.append(f"{name} is {', '.join(odd)} and {usual} on rank {_listed(common)}")
+    return (
+        f"the {world_size} ranks do not agree: {'; '.join(parts)}. Give every rank the same data, "
+        "seed, batch size and checkpoint"
+    )
+
+
+def _listed(ranks: list[int]) -> str:
+    shown = ", ".join(map(str, ranks[:8]))
+    return shown if len(ranks) <= 8 else f"{shown} and {len(ranks) - 8} more"

@@ -1,0 +1,231 @@
+"""What everything that yields batches has in common, and the record of what it delivered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol, TypeVar, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline.feed.logged import Recorder, logged
+from feedline.feed.peers import Peers
+from feedline.feed.position import SINGLE, Batching, Pass, Position
+from feedline.lazy import lazy
+
+__all__ = ["Delivered", "Loader", "PlannedBatch", "PlannedLoader"]
+
+Ids = NDArray[np.int64]
+Marks = NDArray[np.bool_]
+Item = TypeVar("Item", covariant=True)
+
+
+class Delivered(Protocol):
+    """What is known of a batch that the training loop has received."""
+
+    @property
+    def number(self) -> int:
+        """Which batch of its pass it was, from zero."""
+
+    @property
+    def ids(self) -> Ids | None:
+        """Its samples; None where only a foreign loader could know."""
+
+    @property
+    def is_real(self) -> Marks | None:
+        """Which of them are real and not padding; None means all."""
+
+    @property
+    def bucket(self) -> int | None:
+        """The number of its bucket, where the plan has buckets."""
+
+    @property
+    def num_real(self) -> int | None:
+        """How many samples are real; None where the batch does not show it."""
+
+    @property
+    def num_real_of_all_ranks(self) -> int | None:
+        """How many samples of the same batch on all ranks are real; None if nobody knows."""
+
+
+@runtime_checkable
+class Loader(Protocol[Item]):
+    """Batches that never lose their place.
+
+    The state counts what the training loop received, is the same on every rank, and loads on any
+    number of ranks that the plan allows. A wrapper is a loader that holds another.
+    """
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the loader is in; it stays there until the next pass begins."""
+
+    @property
+    def batch_size(self) -> int | None:
+        """The number of samples of a full batch on one rank; None if batches differ."""
+
+    @property
+    def peers(self) -> Peers:
+        """The ranks that share the data."""
+
+    @property
+    def delivered(self) -> Delivered | None:
+        """The record of the latest batch of this pass; None before the first."""
+
+    def __iter__(self) -> Iterator[Item]:
+        """Begin a pass: the loaded rest, this epoch, or the next one if this has ended."""
+
+    def __len__(self) -> int:
+        """The number of batches of a whole epoch under the present sizes."""
+
+    def num_batches_left(self) -> int:
+        """Return how many batches the next pass has."""
+
+    def set_epoch(self, epoch: int) -> None:
+        """Go to the beginning of `epoch`; the epoch that the loader is in is not restarted."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the training loop is."""
+
+    def state_before(self, num_batches: int) -> dict[str, Any]:
+        """Return where the training loop was before the latest batches that it received."""
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], /) -> None:
+        """Go on where a state was saved; an error changes nothing."""
+
+    def close(self) -> None:
+        """Let go of threads, workers and files."""
+
+
+class PlannedBatch:
+    """The record of a batch whose samples the plan says, looked up when it is asked for."""
+
+    def __init__(self, running: Pass, number: int, asked: Any = None) -> None:
+        self.number = number
+        self._running = running
+        self._asked = asked
+
+    @lazy
+    def ids(self) -> Ids:
+        """The samples of the batch: those that were asked for, or else those that are planned."""
+        if self._asked is not None:
+            return np.atleast_1d(np.asarray(self._asked, dtype=np.int64))
+        return self._running.planned(self.number).indices
+
+    @lazy
+    def is_real(self) -> Marks | None:
+        """Which of them are real and not padding; None means all."""
+        if not self._running.segment.num_padded:
+            return None
+        block = self._running.planned(self.number)
+        return np.ones(len(block.indices), np.bool_) if block.is_real is None else block.is_real
+
+    @property
+    def bucket(self) -> int | None:
+        """The number of its bucket, where the plan has buckets."""
+        buckets = self._running.planned(self.number).buckets
+        return None if buckets is None else int(buckets[0])
+
+    @property
+    def num_real(self) -> int:
+        """How many samples are real."""
+        return len(self.ids) if self.is_real is None else int(self.is_real.sum())
+
+    @property
+    def num_real_of_all_ranks(self) -> int:
+        """How many samples of the same batch on all ranks are real."""
+        return self._running.segment.num_real(*self._running.entries_of(self.number))
+
+
+class PlannedLoader:
+    """A loader that has a `Position`: all that the protocol asks, but for the batches."""
+
+    def __init__(
+        self, position: Position, batching: Batching = SINGLE, log: Recorder | None = None
+    ) -> None:
+        self.position = position
+        self.batching = batching
+        #: What takes note of every batch, if anything.
+        self.log = log
+        #: Returns the number of the step that a batch is for; a clock sets it.
+        self.log_step: Callable[[], int] | None = None
+        self._is_log_begun = False
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the loader is in; it stays there until the next pass begins."""
+        return self.position.epoch
+
+    @property
+    def batch_size(self) -> int | None:
+        """The number of samples of a full batch on one rank; None if batches differ."""
+        size = self.position.plan.full_batch(self.position.batch_size)
+        return None if size is None else size * self.batching.num_entries
+
+    @property
+    def peers(self) -> Peers:
+        """The ranks that share the data."""
+        return self.position.peers
+
+    @property
+    def delivered(self) -> Delivered | None:
+        """The record of the latest batch of this pass; None before the first."""
+        running = self.position.current
+        if running is None or not running.num_delivered:
+            return None
+        return PlannedBatch(running, running.num_delivered - 1, self._asked())
+
+    def _asked(self) -> Any:
+        """Return the samples that were asked for to make the latest batch, where that is known."""
+        return None
+
+    def __len__(self) -> int:
+        """The number of batches of a whole epoch under the present sizes."""
+        return self.position.num_batches(self.batching)
+
+    def num_batches_left(self) -> int:
+        """Return how many batches the next pass has."""
+        return self.position.num_batches_left(self.batching)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Go to the beginning of `epoch`; the epoch that the loader is in is not restarted."""
+        self.position.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the training loop is: the batches that it has received."""
+        return self.position.state_dict()
+
+    def state_before(self, num_batches: int) -> dict[str, Any]:
+        """Return where the training loop was before the latest batches that it received."""
+        return self.position.state_before(num_batches)
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], /) -> None:
+        """Go on where a state was saved; an error changes nothing."""
+        self.position.load_state_dict(state_dict)
+
+    def __iter__(self) -> Iterator[Any]:
+        is_resumed = self.position.is_loaded
+        running = self.position.begin(self.batching)
+        batches = self._batches(running)
+        if self.log is None:
+            return batches
+        if is_resumed or not self._is_log_begun:
+            self._is_log_begun = True
+            fields = {"step": self._step_of(running)} if is_resumed else {}
+            self.log.event("resume" if is_resumed else "start", **fields)
+        return logged(batches, self, self.log, running.num_batches, lambda: self._step_of(running))
+
+    def _batches(self, running: Pass) -> Iterator[Any]:
+        """Return an iterator that yields the batches of a pass, and delivers each of them."""
+        raise NotImplementedError
+
+    def _step_of(self, running: Pass) -> int:
+        """Return the number of the step that the next batch is for, or the latest one."""
+        if self.log_step is not None:
+            return self.log_step()
+        return running.ordinal(max(running.num_delivered - 1, 0))
+
+    def close(self) -> None:
+        """Let go of threads, workers and files."""
+        if self.log is not None:
+            self.log.event("stop")

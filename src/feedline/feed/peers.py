@@ -1,0 +1,223 @@
+"""The processes of a run: who takes part, and how they talk.
+
+Arguments win, else the process group that a framework has made, else this process is alone. What is
+found is looked up when it is first needed, and no framework is imported to find it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any, Protocol
+
+from feedline.errors import DesyncError, InvalidValueError, check_integer
+
+__all__ = ["Alone", "FoundPeers", "Peers", "as_peers", "register_finder"]
+
+#: What launchers tell each process about the number of processes.
+_LAUNCHED = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "JAX_NUM_PROCESSES")
+
+Finder = Callable[[Any], "Peers | None"]
+
+
+class Peers(Protocol):
+    """The processes that share the data of a run; all must ask the same questions together."""
+
+    @property
+    def rank(self) -> int:
+        """The rank of this process."""
+
+    @property
+    def world_size(self) -> int:
+        """The number of processes."""
+
+    def maximum(self, value: int) -> int:
+        """Return the largest value, of 63 bits, of all processes."""
+
+    def gather(self, value: Any, timeout: float) -> list[Any]:
+        """Return the JSON values of all processes, by rank.
+
+        A process that waits for longer than `timeout` seconds raises `DesyncError`.
+        """
+
+
+class Alone:
+    """A run of one process."""
+
+    rank = 0
+    world_size = 1
+
+    def maximum(self, value: int) -> int:
+        """Return the value as it is."""
+        return value
+
+    def gather(self, value: Any, timeout: float) -> list[Any]:
+        """Return the value alone."""
+        return [value]
+
+
+class FoundPeers:
+    """Rank and world size as given, or else those of the process group of a framework.
+
+    Where either was given, the other processes cannot be reached: `maximum` and `gather` then know
+    of this one only.
+
+    Args:
+        num_replicas: The number of data-parallel ranks; by default that of the process group.
+        rank: The rank of this process; by default that in the process group.
+        process_group: The group of ranks that get different data, where that is not the whole
+            world: ranks that share data, as in tensor parallelism, each pass their own group.
+
+    Examples:
+        >>> FoundPeers(num_replicas=4, rank=1).world_size
+        4
+    """
+
+    def __init__(
+        self,
+        num_replicas: int | None = None,
+        rank: int | None = None,
+        process_group: Any | None = None,
+    ) -> None:
+        if num_replicas is not None:
+            num_replicas = check_integer("num_replicas", num_replicas, 1, 2**31)
+        if rank is not None:
+            high = None if num_replicas is None else num_replicas - 1
+            rank = check_integer("rank", rank, 0, high, remedy="ranks count from 0")
+        self._num_replicas = num_replicas
+        self._rank = rank
+        self._process_group = process_group
+
+    @property
+    def world_size(self) -> int:
+        """The number of ranks that share the data."""
+        if self._num_replicas is not None:
+            return self._num_replicas
+        return self._found("rank", self._rank).world_size
+
+    @property
+    def rank(self) -> int:
+        """The rank of this process among them."""
+        rank = self._rank
+        if rank is None:
+            rank = self._found("num_replicas", self._num_replicas).rank
+        return check_integer(
+            "rank", rank, 0, self.world_size - 1, remedy="this process is not among the ranks"
+        )
+
+    def maximum(self, value: int) -> int:
+        """Return the largest value of all processes that can be reached."""
+        return self.reached.maximum(value)
+
+    def gather(self, value: Any, timeout: float) -> list[Any]:
+        """Return the values of all processes that can be reached, by rank."""
+        return self.reached.gather(value, timeout)
+
+    @property
+    def reached(self) -> Peers:
+        """The processes that this one can talk to."""
+        given = self._num_replicas is not None or self._rank is not None
+        return Alone() if given else find_peers(self._process_group)
+
+    def _found(self, name: str, given: int | None) -> Peers:
+        """Return the group, for what was not given; alone, nothing else may be given."""
+        if given is None:
+            return find_peers(self._process_group)
+        found = _group_of(self._process_group)
+        if found is None and given != (0 if name == "rank" else 1):
+            other = "num_replicas" if name == "rank" else "rank"
+            raise InvalidValueError(
+                f"{name}={given} needs {other} as well, because no process group is initialized; "
+                "give both, or call torch.distributed.init_process_group first"
+            )
+        return found or Alone()
+
+    def __repr__(self) -> str:
+        given = {"num_replicas": self._num_replicas, "rank": self._rank}
+        listed = ", ".join(f"{name}={value}" for name, value in given.items() if value is not None)
+        return f"FoundPeers({listed})"
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> FoundPeers:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Worker processes use what their parent found; a process group cannot travel.
+        return FoundPeers, (self.world_size, self.rank)
+
+
+def as_peers(
+    peers: Any = "auto",
+    *,
+    num_replicas: int | None = None,
+    rank: int | None = None,
+    process_group: Any | None = None,
+) -> Peers:
+    """Return the peers that arguments describe.
+
+    Args:
+        peers: `"auto"`, which finds the process group of a framework, or peers.
+        num_replicas: The number of ranks, if given.
+        rank: The rank of this process, if given.
+        process_group: The process group, if not the default one.
+    """
+    if isinstance(peers, str) or peers is None:
+        if peers not in (None, "auto"):
+            raise InvalidValueError(f"peers={peers!r:.80} must be 'auto' or Peers, such as Alone()")
+        return FoundPeers(num_replicas, rank, process_group)
+    if (num_replicas, rank, process_group) != (None, None, None):
+        raise InvalidValueError(
+            f"peers={peers!r:.80} says rank and world size; leave out num_replicas, rank and "
+            "process_group"
+        )
+    found: Peers = peers
+    return found
+
+
+# By the module that shows that a framework is in use, where its adapter is.
+_ADAPTERS = {"torch.distributed": "feedline.torch.peers", "jax": "feedline.jax.peers"}
+_finders: dict[str, Finder] = {}
+
+
+def register_finder(name: str, finder: Finder) -> None:
+    """Let `peers="auto"` find the processes of another framework.
+
+    Args:
+        name: A name for it; another finder of this name is replaced.
+        finder: Is called with the process group that was given, or None, and returns peers, or None
+            where its framework has made no group. It must not import a framework.
+    """
+    _finders[name] = finder
+
+
+def find_peers(process_group: Any | None = None) -> Peers:
+    """Return the processes of the run, or raise where they were launched but cannot be found."""
+    found = _group_of(process_group)
+    if found is not None:
+        return found
+    for name in _LAUNCHED:
+        size = os.environ.get(name, "")
+        if size.isdigit() and int(size) > 1:
+            raise InvalidValueError(
+                f"{name}={size} says that {size} processes were launched, but no process group is "
+                "initialized, so each of them would get all samples; call "
+                "torch.distributed.init_process_group or jax.distributed.initialize first, or give "
+                "num_replicas and rank (1 and 0 if these processes do not train together)"
+            )
+    return Alone()
+
+
+def _group_of(process_group: Any | None) -> Peers | None:
+    """Return the peers of the one group that frameworks have made, if any."""
+    finders = [import_module(_ADAPTERS[name]).find for name in _ADAPTERS if name in sys.modules]
+    found = [peers for find in [*finders, *_finders.values()] if (peers := find(process_group))]
+    several = [peers for peers in found if peers.world_size > 1]
+    places = {(peers.rank, peers.world_size) for peers in several}
+    if len(places) > 1:
+        listed = " and ".join(f"rank {rank} of {size}" for rank, size in sorted(places))
+        raise DesyncError(
+            f"this process is {listed} at the same time, in the groups of two frameworks; give "
+            "num_replicas and rank, or peers"
+        )
+    return next(iter([*several, *found]), None)

@@ -1,0 +1,406 @@
+"""Where one rank is in a plan: the one place that counts, saves, loads and ends epochs.
+
+Everything that yields batches has a `Position`, and none keeps counters of its own. A position
+counts *entries*, which are batches of the plan: single samples for a sampler of indices, whole
+batches for everything else. A loader that makes one batch of several entries says so by a
+`Batching`.
+
+The rules of epochs:
+
+- `begin` starts a pass: at the loaded state; or at the start of the epoch; or, once the last batch of
+  an epoch was delivered, at the start of the next one.
+- A pass that is dropped half-way is begun again.
+- `set_epoch` with the epoch that the position is in moves nothing.
+- A loaded rest that is too small for a batch is an empty pass: its epoch has then ended.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from feedline.errors import CursorFormatError, EmptyEpochError, check_integer
+from feedline.feed.blocks import BlocksAhead
+from feedline.feed.guard import Guard
+from feedline.feed.peers import Peers
+from feedline.plan import Block, Cursor, PastSegment, Plan, Segment
+
+__all__ = ["Batching", "Pass", "Position"]
+
+Entry = TypeVar("Entry")
+Weights = tuple[Sequence[float], float]
+
+
+@dataclass(frozen=True)
+class Batching:
+    """How many entries make a batch, and whether an incomplete last one is dropped."""
+
+    num_entries: int = 1
+    drop_last: bool = False
+
+    def num_batches(self, num_entries: int) -> int:
+        """Return how many batches so many entries make.
+
+        Examples:
+            >>> Batching(4).num_batches(10), Batching(4, drop_last=True).num_batches(10)
+            (3, 2)
+        """
+        if self.drop_last:
+            return num_entries // self.num_entries
+        return -(-num_entries // self.num_entries)
+
+
+SINGLE = Batching()
+
+
+class Pass:
+    """One walk through what is left of an epoch, and how far it has come.
+
+    Whoever yields batches holds this, and not the iterator that makes them: an iterator that the
+    training loop drops must be free to end its threads and workers.
+    """
+
+    def __init__(self, segment: Segment, rank: int, batching: Batching) -> None:
+        self.segment = segment
+        self.rank = rank
+        self.batching = batching
+        #: The entry of the segment that the pass began at.
+        self.start = segment.num_done
+        #: How many batches it has.
+        self.num_batches = batching.num_batches(segment.num_batches - segment.num_done)
+        self._num_handed_out = 0
+        self._live: Iterator[Any] = iter(())
+        self._planned: BlocksAhead | None = None
+
+    def deliver(self, num_batches: int = 1) -> None:
+        """Take note that the training loop has received its next batch, or several."""
+        self._num_handed_out += num_batches
+
+    def hand_out(self, entries: list[Entry]) -> Iterator[Entry]:
+        """Return an iterator whose every step delivers; what it has left says how far it is."""
+        live = iter(entries)
+        self._live = live
+        self._num_handed_out += len(entries)
+        return live
+
+    @property
+    def num_delivered(self) -> int:
+        """How many batches of this pass the training loop has received."""
+        return self._num_handed_out - operator.length_hint(self._live)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the training loop has received all of them."""
+        return self.num_delivered >= self.num_batches
+
+    def entries_before(self, number: int) -> int:
+        """Return how many entries of the segment come before a batch of this pass.
+
+        At the end of the pass these are all, also those that an incomplete last batch drops.
+        """
+        if number >= self.num_batches:
+            return self.segment.num_batches
+        return self.start + number * self.batching.num_entries
+
+    def entries_of(self, number: int) -> tuple[int, int]:
+        """Return the first entry of a batch of this pass, and the one after its last."""
+        first = self.start + number * self.batching.num_entries
+        return first, min(first + self.batching.num_entries, self.segment.num_batches)
+
+    def planned(self, number: int) -> Block:
+        """Return what the plan says of a batch of this pass; asked in order, it costs little."""
+        if self._planned is None:
+            self._planned = BlocksAhead(self.segment, self.rank)
+        return self._planned.part(*self.entries_of(number))
+
+    def ordinal(self, number: int) -> int:
+        """Return a number for a batch that grows along the run, whatever its resizes were."""
+        before = sum(past.num_batches for past in self.segment.history)
+        return self.segment.epoch * 2**40 + before + self.entries_of(number)[0]
+
+
+class Position:
+    """Where one rank is in a plan.
+
+    Args:
+        plan: What decides the order. It may be set later, and may change as long as it stays the
+            same run: a state that was loaded before is compared when the next pass begins.
+        batch_size: The number of samples of an entry.
+        peers: The ranks that share the data.
+        guard: Compares the ranks before each pass.
+        describe: Returns what else ranks must agree on.
+
+    Examples:
+        >>> from feedline.feed.peers import Alone
+        >>> from feedline.plan import SamplePlan, Sequential
+        >>> plan = SamplePlan(order=Sequential(num_samples=10), tail="even")
+        >>> position = Position(plan, batch_size=4, peers=Alone())
+        >>> running = position.begin()
+        >>> running.deliver()
+        >>> position.num_batches_left(), position.num_batches()
+        (3, 3)
+        >>> resumed = Position(plan, batch_size=3, peers=Alone())
+        >>> resumed.load_state_dict(position.state_dict())
+        >>> resumed.num_batches_left(), resumed.num_batches()
+        (2, 4)
+    """
+
+    def __init__(
+        self,
+        plan: Plan | None,
+        *,
+        batch_size: int,
+        peers: Peers,
+        guard: Guard | None = None,
+        describe: Callable[[], Mapping[str, Any]] = dict,
+    ) -> None:
+        self._plan = plan
+        self.batch_size = batch_size
+        self.peers = peers
+        self._guard = Guard() if guard is None else guard
+        self._describe = describe
+        self._epoch = 0
+        self._loaded: Cursor | None = None
+        self._resumed: Segment | None = None
+        self._pass: Pass | None = None
+        self._new_weights: Weights | None = None
+
+    @property
+    def plan(self) -> Plan:
+        """The plan that this is a position in."""
+        assert self._plan is not None
+        return self._plan
+
+    @plan.setter
+    def plan(self, plan: Plan) -> None:
+        self._plan = plan
+        self._resumed = None
+
+    # Epochs.
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the position is in; it stays there until the next pass begins."""
+        return self._epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Go to the beginning of `epoch`; the epoch that the position is in is not restarted."""
+        epoch = check_integer("epoch", epoch, 0)
+        if epoch != self._epoch:
+            self._go_to(epoch)
+
+    def restart(self) -> None:
+        """Go back to the beginning of the epoch."""
+        self._go_to(self._epoch)
+
+    def _go_to(self, epoch: int) -> None:
+        self._epoch = epoch
+        self._loaded = self._resumed = self._pass = None
+
+    def num_batches(self, batching: Batching = SINGLE) -> int:
+        """Return the number of batches of a whole epoch under the present sizes."""
+        return _checked(self._fresh(self._epoch), batching)
+
+    def num_batches_left(self, batching: Batching = SINGLE) -> int:
+        """Return how many batches the next pass has."""
+        if self.has_ended(batching):
+            return _checked(self._fresh(self._epoch + 1), batching)
+        if self._loaded is None:
+            return self.num_batches(batching)
+        segment = self._segment()
+        return batching.num_batches(segment.num_batches - segment.num_done)
+
+    def has_ended(self, batching: Batching = SINGLE) -> bool:
+        """Return whether the epoch is over, so that the next pass begins the next one."""
+        if self._pass is not None:
+            return self._pass.has_ended
+        if self._loaded is None:
+            return False
+        segment = self._segment()
+        is_empty = not batching.num_batches(segment.num_batches - segment.num_done)
+        return is_empty and _is_finished(segment, self._loaded)
+
+    # Passes.
+
+    def begin(self, batching: Batching = SINGLE) -> Pass:
+        """Begin a pass, once all ranks agree on it."""
+        if self.has_ended(batching):
+            self._go_to(self._epoch + 1)
+        segment = self._segment()
+        if self._loaded is None:
+            _checked(segment, batching)
+        if self._new_weights is not None:
+            self._plan = self._reweighted(segment, segment.num_done)
+            self._new_weights = None
+            segment = replace(segment, plan=self._plan)
+        running = Pass(segment, self.peers.rank, batching)
+        self._guard.compare(self.peers, lambda: self._record(running))
+        self._loaded = self._resumed = None
+        self._pass = running
+        return running
+
+    @property
+    def current(self) -> Pass | None:
+        """The pass that is running or has ended, unless the position was moved since it began."""
+        return self._pass
+
+    def _segment(self) -> Segment:
+        """Return where the next pass begins, if the epoch has not ended."""
+        if self._loaded is None:
+            return self._fresh(self._epoch)
+        sizes = self._sizes()
+        known = self._resumed
+        if known is None or (known.world_size, known.batch_size) != tuple(sizes.values()):
+            self._resumed = self.plan.resume(self._loaded, **sizes)
+            self._plan = self._resumed.plan
+        assert self._resumed is not None
+        return self._resumed
+
+    def _fresh(self, epoch: int) -> Segment:
+        return self.plan.segment(epoch=epoch, **self._sizes())
+
+    def _sizes(self) -> dict[str, int]:
+        return {"world_size": self.peers.world_size, "batch_size": self.batch_size}
+
+    def _record(self, running: Pass) -> dict[str, Any]:
+        """Return everything that ranks must agree on before a pass."""
+        segment = running.segment
+        return {
+            "plan": segment.plan.fields,
+            "world_size": segment.world_size,
+            "batch_size": segment.batch_size,
+            "largest_batch": segment.plan.largest_batch(segment.batch_size),
+            "entries_per_batch": running.batching.num_entries,
+            "drop_last": running.batching.drop_last,
+            "num_batches": segment.num_batches,
+            "epoch": segment.epoch,
+            "history": [list(past) for past in segment.history],
+            "start": running.start,
+            "changes": [dict(change) for change in segment.plan.changes],
+            **self._describe(),
+        }
+
+    # Weights that change while running.
+
+    @property
+    def weights(self) -> Weights | None:
+        """The weights of a mixture and their temperature, as given or as last changed."""
+        return self._new_weights or self.plan.weights_now
+
+    def reweight(self, weights: Sequence[float], temperature: float) -> None:
+        """Use other weights from the next pass on; a pass that is running goes on as it was.
+
+        The state carries the change along: loaded, it goes on with the new weights at once.
+        """
+        self.plan.reweighted(weights, temperature, epoch=0, position=0)
+        self._new_weights = tuple(float(weight) for weight in weights), float(temperature)
+
+    def _reweighted(self, segment: Segment, num_entries: int) -> Plan:
+        """Return the plan with the new weights from this place on."""
+        assert self._new_weights is not None
+        total = segment.plan.begin(segment.epoch).num_left
+        epoch, place = segment.epoch, total - segment.num_left_after(num_entries)
+        if place >= total:
+            epoch, place = epoch + 1, 0
+        return segment.plan.reweighted(*self._new_weights, epoch=epoch, position=place)
+
+    # The state.
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the training loop is; it is the same on every rank."""
+        return self.state_before(0)
+
+    def state_before(self, num_batches: int) -> dict[str, Any]:
+        """Return where the training loop was before the latest batches that it received."""
+        cursor = self._cursor_before(num_batches)
+        return {"epoch": cursor.epoch, "cursor": cursor.to_json()}
+
+    def _cursor_before(self, num_batches: int) -> Cursor:
+        running = self._pass
+        most = 0 if running is None else running.num_delivered
+        num_batches = check_integer("num_batches", num_batches, 0, most)
+        if running is not None:
+            entries = running.entries_before(running.num_delivered - num_batches)
+            return self._cursor(running.segment, entries)
+        if self._loaded is not None and self._new_weights is None:
+            return self._loaded
+        if self._new_weights is not None:
+            segment = self._segment()
+            return self._cursor(segment, segment.num_done)
+        return self.cursor_at(self._epoch, 0)
+
+    def _cursor(self, segment: Segment, num_entries: int) -> Cursor:
+        cursor = segment.cursor(num_entries)
+        if self._new_weights is None:
+            return cursor
+        return replace(cursor, changes=self._reweighted(segment, num_entries).changes)
+
+    def cursor_at(self, epoch: int, num_entries: int) -> Cursor:
+        """Return the cursor after `num_entries` entries of an epoch under the present sizes."""
+        past = (PastSegment(*self._sizes().values(), num_entries),) if num_entries else ()
+        return Cursor(
+            fields=self.plan.fields, epoch=epoch, history=past, changes=self.plan.changes
+        )
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where a state was saved, on any number of ranks; an error changes nothing."""
+        if not isinstance(state, Mapping) or "cursor" not in state:
+            raise CursorFormatError(
+                f"state={state!r:.80} must be a mapping with the key 'cursor'; pass what "
+                "state_dict() returned"
+            )
+        saved = state["cursor"]
+        epoch = check_integer("epoch", state.get("epoch", 0), 0)
+        if saved is None:
+            # The state of a sampler that did not know its data yet.
+            self._go_to(epoch)
+            return
+        cursor = Cursor.from_json(saved) if isinstance(saved, str) else Cursor.from_dict(saved)
+        if cursor.epoch != state.get("epoch", cursor.epoch):
+            raise CursorFormatError(
+                f"epoch={state['epoch']!r:.80} must be that of the cursor, {cursor.epoch}; the "
+                "state is damaged, use an earlier checkpoint"
+            )
+        self.go_to(cursor)
+
+    def go_to(self, cursor: Cursor) -> None:
+        """Let the next pass begin at a cursor; an error changes nothing."""
+        if self._plan is not None:
+            resumed = self._plan.resume(cursor, **self._sizes())
+            self._plan = resumed.plan
+        self._go_to(cursor.epoch)
+        self._loaded = cursor
+        self._new_weights = None
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether the next pass begins at a state that was loaded."""
+        return self._loaded is not None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # For another process, which has no part in the pass that is running here.
+        return {**self.__dict__, "_pass": None}
+
+
+def _checked(segment: Segment, batching: Batching) -> int:
+    """Return the number of batches of a whole epoch, or raise if there is none."""
+    num_batches = batching.num_batches(segment.num_batches)
+    if num_batches == 0:
+        raise EmptyEpochError(
+            f"num_batches=0 must be at least 1: {segment.num_batches} samples on each of "
+            f"{segment.world_size} ranks make no batch of {batching.num_entries}, and "
+            "drop_last=True drops what is left; use a smaller batch size or drop_last=False"
+        )
+    return num_batches
+
+
+def _is_finished(segment: Segment, cursor: Cursor) -> bool:
+    """Return whether a cursor was saved after the last batch of its epoch."""
+    if not cursor.history:
+        return False
+    *before, last = cursor.history
+    sizes = {"world_size": last.world_size, "batch_size": last.batch_size}
+    then = Segment(plan=segment.plan, epoch=cursor.epoch, history=tuple(before), **sizes)
+    return then.num_batches == last.num_batches
