@@ -22,6 +22,8 @@ from feedline.chunks import (
     SequentialSampler,
 )
 from feedline.errors import FeedlineError, InvalidValueError, PlanMismatchError
+from feedline.plan import Place, Segment
+from plan_kinds import check_num_real
 
 
 def ranks_of(sampler: Sampler, world_size: int, **options: object) -> list[DistributedSampler]:
@@ -137,6 +139,42 @@ def test_contiguous_shards_go_on_with_as_many_ranks_only(
         other.load_state_dict(state)
         with pytest.raises(PlanMismatchError, match="shards='windows'"):
             next(other.sample(n_obs))
+
+
+@given(st.integers(1, 5), st.integers(60, 300), st.booleans(), st.sampled_from("SRDC"), st.data())
+def test_shards_count_real_rows_and_what_is_left_as_their_blocks_do(
+    world_size: int, n_obs: int, equal: bool, kind: str, data: st.DataObject
+) -> None:
+    inner = {
+        "S": SequentialSampler(2, 6, 4),
+        "R": RandomSampler(2, 6, 4, rng=1),
+        "D": RandomSampler(2, 6, 4, replacement=True, num_samples=data.draw(st.integers(1, 99))),
+        "C": ClassSampler(2, 6, 4, classes=[0] * n_obs, num_samples=40),
+    }[kind]
+    plan = ranks_of(inner, world_size, enforce_equal_batches=equal)[0].plan(n_obs)
+    segment = Segment(plan=plan, world_size=world_size, batch_size=4)
+    done = data.draw(st.integers(0, segment.num_batches))
+    rest = plan.resume(segment.cursor(done), world_size=world_size, batch_size=3)
+    for part in (segment, rest):
+        stop = data.draw(st.integers(0, part.num_batches))
+        check_num_real(part, data.draw(st.integers(0, stop)), stop)
+        num_entries = sum(
+            len(part.block(r, 0, part.num_batches).indices) for r in range(world_size)
+        )
+        assert part.num_padded == num_entries - part.num_real(0, part.num_batches)
+    if done:
+        assert rest.num_left == segment.num_left_after(done)
+        index = data.draw(st.integers(0, n_obs - 1))
+        assert rest.find(index) == places_by_looking(rest, index)
+
+
+def places_by_looking(segment: Segment, index: int) -> list[Place]:
+    return sorted(
+        Place(batch.number, rank, slot, bool(batch.is_real[slot]))
+        for rank in range(segment.world_size)
+        for batch in segment.batches(rank)
+        for slot in np.flatnonzero(batch.indices == index).tolist()
+    )
 
 
 def test_the_wrapped_sampler_is_not_modified() -> None:

@@ -189,6 +189,12 @@ def same_batches(first: Segment, second: Segment, start: int) -> None:
             assert one.bucket == other.bucket
 
 
+def check_num_real(segment: Segment, start: int, stop: int) -> None:
+    """Check `num_real` against the blocks of all ranks."""
+    blocks = [segment.block(rank, start, stop) for rank in range(segment.world_size)]
+    assert segment.num_real(start, stop) == sum(len(block.real_indices) for block in blocks)
+
+
 def through_json(cursor: Cursor) -> Cursor:
     """The cursor as a fresh process would read it."""
     return Cursor.from_json(cursor.to_json())
@@ -201,8 +207,10 @@ __all__ = [
     "all_indices",
     "any_plan",
     "batch_sizes",
+    "check_num_real",
     "fits",
     "same_batches",
+    "tails",
     "through_json",
     "world_sizes",
 ]

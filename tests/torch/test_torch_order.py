@@ -11,8 +11,10 @@ from hypothesis import assume, given
 
 from bucket_data import BucketData
 from feedline.errors import FeedlineError, InvalidValueError
+from feedline.plan import Segment
 from feedline.torch import DistributedSampler, MixtureSampler, SequentialBucketSampler
 from plain_orders import plain_buckets, plain_mixture
+from plan_kinds import check_num_real
 
 
 @given(
@@ -97,6 +99,9 @@ def test_bucket_order_equals_the_plain_rules(
             continue
         assert list(sampler) == expected
         assert len(sampler) == len(expected)
+    segment = Segment(plan=sampler.plan, world_size=world_size, batch_size=batch_size, epoch=epoch)
+    for number in range(segment.num_batches):
+        check_num_real(segment, number, number + 1)
 
 
 @given(st.data())
@@ -137,6 +142,10 @@ def test_mixture_order_equals_the_plain_rules(data: st.DataObject) -> None:
         )
         assert list(sampler) == expected
         assert len(sampler) == len(expected)
+    segment = sampler.plan.segment(world_size=world_size, batch_size=3, epoch=epoch)
+    rest = sampler.plan.resume(segment.cursor(1), world_size=world_size, batch_size=2)
+    check_num_real(segment, 0, segment.num_batches)
+    check_num_real(rest, rest.num_batches // 2, rest.num_batches)
 
 
 @given(st.integers(0, 40), st.integers(0, 99))

@@ -81,7 +81,7 @@ class _ShardsRest:
         if not self.history:
             return self.plan.num_rows
         world_size = self.history[0].world_size
-        return sum(self.of_rank(rank, world_size).num_left for rank in range(world_size))
+        return world_size * self.of_rank(0, world_size).num_left
 
     def of_rank(self, rank: int, world_size: int) -> Remaining:
         """Return what is left of one rank's shard."""
@@ -102,7 +102,10 @@ class _ShardsRest:
 
 
 class _ShardsDeal:
-    """Each rank's shard in batches. A shard is looked at when its rank is asked for."""
+    """Each rank's shard in batches. A shard is looked at when its rank is asked for.
+
+    Shards have equally many rows, so what counts entries asks the first one only.
+    """
 
     def __init__(self, rest: _ShardsRest, world_size: int, batch_size: int) -> None:
         self._rest = rest
@@ -118,11 +121,11 @@ class _ShardsDeal:
     def num_dropped(self) -> int:
         rows = shard_bounds(self._rest.plan.num_rows, self._world_size, 0, self._multiple)[1]
         beyond = self._rest.plan.num_rows - rows * self._world_size
-        return beyond + sum(self._of(rank)[1].num_dropped for rank in range(self._world_size))
+        return beyond + self._world_size * self._of(0)[1].num_dropped
 
     @property
     def num_padded(self) -> int:
-        return sum(self._of(rank)[1].num_padded for rank in range(self._world_size))
+        return self._world_size * self._of(0)[1].num_padded
 
     @property
     def _multiple(self) -> int:
@@ -138,6 +141,9 @@ class _ShardsDeal:
             is_real=block.is_real,
         )
 
+    def num_real(self, start: int, stop: int) -> int:
+        return self._world_size * self._of(0)[1].num_real(start, stop)
+
     def after(self, num_batches: int) -> Remaining:
         if not num_batches:
             return self._rest
@@ -145,14 +151,12 @@ class _ShardsDeal:
         return _ShardsRest(self._rest.plan, self._rest.epoch, (*self._rest.history, past))
 
     def find(self, index: int) -> list[Place]:
-        for rank in range(self._world_size):
-            start, stop = shard_bounds(
-                self._rest.plan.num_rows, self._world_size, rank, self._multiple
-            )
-            if start <= index < stop:
-                places = self._of(rank)[1].find(index - start)
-                return [Place(place.batch, rank, place.slot, place.is_real) for place in places]
-        return []
+        size = shard_bounds(self._rest.plan.num_rows, self._world_size, 0, self._multiple)[1]
+        rank = index // size
+        if rank >= self._world_size:
+            return []
+        places = self._of(rank)[1].find(index - rank * size)
+        return [place._replace(rank=rank) for place in places]
 
     def _of(self, rank: int) -> tuple[int, Deal]:
         if rank not in self._deals:

@@ -134,6 +134,10 @@ class BucketDeal:
             parts.append((numbers, self._deals[bucket].block(rank, first, first + len(numbers))))
         return _merge(start, stop - start, parts, buckets)
 
+    def num_real(self, start: int, stop: int) -> int:
+        before, then = self._layout.counts_before(start), self._layout.counts_before(stop)
+        return sum(map(StridedDeal.num_real, self._deals, before, then))
+
     def after(self, num_batches: int) -> BucketRest:
         counts = self._layout.counts_before(num_batches)
         consumed = tuple(

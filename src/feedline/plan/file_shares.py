@@ -183,11 +183,11 @@ class FileSharesDeal:
         self._target = rest.plan.target_samples(world_size)
         self._orders: dict[tuple[int, int], _RankPass] = {}
         self.num_batches = -(-(self._target - rest.num_done) // batch_size)
-        own = rest.plan.own_samples(world_size)
-        consumed = [min(count, rest.num_done) for count in own]
-        self.num_dropped = sum(max(0, count - self._target) for count in own)
-        left = [count - done for count, done in zip(own, consumed, strict=True)]
-        self.num_padded = sum(max(0, self._target - rest.num_done - count) for count in left)
+        self._own = np.sort(rest.plan.own_samples(world_size))
+        self._own_before = np.concatenate([[0], np.cumsum(self._own)])
+        self.num_dropped = int(self._own_before[-1]) - self._num_own_below(self._target)
+        num_left = (self._target - rest.num_done) * world_size
+        self.num_padded = num_left - self.num_real(0, self.num_batches)
 
     def block(self, rank: int, start: int, stop: int) -> Block:
         edges = np.arange(start, stop + 1, dtype=np.int64) * self._batch_size + self._rest.num_done
@@ -212,8 +212,21 @@ class FileSharesDeal:
             return np.zeros(len(entries), dtype=np.bool_)
         return None if not len(entries) or entries[-1] < num_own else entries < num_own
 
+    def num_real(self, start: int, stop: int) -> int:
+        first, end = (self._entry_at(batch) for batch in (start, stop))
+        return self._num_own_below(end) - self._num_own_below(first)
+
+    def _entry_at(self, batch: int) -> int:
+        """Return the entry of every rank at which a batch begins."""
+        return min(self._rest.num_done + batch * self._batch_size, self._target)
+
+    def _num_own_below(self, entry: int) -> int:
+        """Return how many of the first `entry` entries of all ranks come for the first time."""
+        shorter = int(np.searchsorted(self._own, entry))
+        return int(self._own_before[shorter]) + (len(self._own) - shorter) * entry
+
     def after(self, num_batches: int) -> FileSharesRest:
-        done = min(self._rest.num_done + num_batches * self._batch_size, self._target)
+        done = self._entry_at(num_batches)
         world_size = self._world_size if done else self._rest.world_size
         return FileSharesRest(self._rest.plan, self._rest.epoch, done, world_size)
 

@@ -61,6 +61,9 @@ class Deal(Protocol):
     def block(self, rank: int, start: int, stop: int) -> Block:
         """Return batches `[start, stop)` of `rank`."""
 
+    def num_real(self, start: int, stop: int) -> int:
+        """Return how many entries of batches `[start, stop)` of all ranks are not padding."""
+
     def after(self, num_batches: int) -> Remaining:
         """Return what is left when every rank has consumed `num_batches`."""
 
@@ -266,6 +269,19 @@ class Segment:
         """Return every place of this segment at which `index` is consumed."""
         index = check_integer("index", index, 0, self.plan.num_indices - 1)
         return sorted(self.deal.find(index))
+
+    def num_real(self, start: int, stop: int) -> int:
+        """Return how many real samples, not padding, all ranks get in batches `[start, stop)`.
+
+        Examples:
+            >>> from feedline.plan import SamplePlan, Sequential
+            >>> plan = SamplePlan(order=Sequential(num_samples=10**9 + 1), tail="pad")
+            >>> segment = plan.segment(world_size=10_000, batch_size=100)
+            >>> segment.num_real(0, 1), segment.num_real(1000, 1001)
+            (1000000, 1)
+        """
+        stop = check_integer("stop", stop, 0, self.num_batches)
+        return self.deal.num_real(check_integer("start", start, 0, stop), stop)
 
     def num_left_after(self, num_batches: int) -> int:
         """Return how many positions are left when every rank has had `num_batches` batches."""

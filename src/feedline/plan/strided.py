@@ -61,6 +61,9 @@ class StridedDeal:
             positions += self._rest.start + first * self.share.world_size + rank
         return positions
 
+    def num_real(self, start: int, stop: int) -> int:
+        return self.share.num_real_of_all(start, stop)
+
     def after(self, num_batches: int) -> Remaining:
         consumed = self.share.num_consumed(num_batches)
         return PrefixRest(self._rest.order, self._rest.tail, self._rest.start + consumed)

@@ -124,6 +124,13 @@ class Share:
         """Return how many positions the ranks have had together after `num_batches`."""
         return min(self.num_positions, num_batches * self.batch_size * self.world_size)
 
+    def num_real_of_all(self, start: int, stop: int) -> int:
+        """Return how many entries of batches `[start, stop)` of all ranks are real.
+
+        Whatever the policy, the ranks together have each position once before any padding comes.
+        """
+        return self.num_consumed(stop) - self.num_consumed(start)
+
     def span(self, rank: int, start: int, stop: int) -> tuple[int, int]:
         """Return the entries `[first, end)` of `rank` in batches `[start, stop)`."""
         first = start * self.batch_size

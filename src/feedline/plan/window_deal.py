@@ -98,6 +98,9 @@ class WindowDeal:
     def _positions_at(self, rank: int, first: int, end: int) -> Indices:
         return self._positions_of(self._places_of(rank, first, end))
 
+    def num_real(self, start: int, stop: int) -> int:
+        return self._share.num_real_of_all(start, stop)
+
     def after(self, num_batches: int) -> WindowRest:
         share = self._share
         entry = num_batches * share.batch_size

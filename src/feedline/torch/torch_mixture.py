@@ -197,6 +197,9 @@ class _Deal:
         drawn = self._list_of(rank)[self._rest.num_done + first : self._rest.num_done + end]
         return Block(first=start, indices=drawn, bounds=self._share.bounds(0, start, stop))
 
+    def num_real(self, start: int, stop: int) -> int:
+        return self._world_size * self._share.num_real_of_all(start, stop)
+
     def after(self, num_batches: int) -> Remaining:
         consumed = self._share.num_consumed(num_batches)
         return replace(
