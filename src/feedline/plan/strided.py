@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import repeat
 
 import numpy as np
 
@@ -69,16 +70,15 @@ class StridedDeal:
         return PrefixRest(self._rest.order, self._rest.tail, self._rest.start + consumed)
 
     def find(self, index: int) -> list[Place]:
-        share = self.share
-        places = []
-        for position in self._rest.order.find(index).tolist():
-            offset = position - self._rest.start
-            rank, entry = offset % share.world_size, offset // share.world_size
-            if offset >= 0 and entry < share.num_entries(rank):
-                places.append(share.place(rank, entry, is_real=True))
-            for rank, entry in share.padding_entries(position, self._rest.order.num_positions):
-                places.append(share.place(rank, entry, is_real=False))
-        return places
+        share, order = self.share, self._rest.order
+        positions = order.find(index)
+        offsets = positions[positions >= self._rest.start] - self._rest.start
+        entries, ranks = np.divmod(offsets, share.world_size)
+        # Every rank that has a real entry here gets at least as far as rank 0 gets everywhere.
+        reached = entries < share.num_entries(0)
+        batches, slots = np.divmod(entries[reached], share.batch_size)
+        columns = (batches.tolist(), ranks[reached].tolist(), slots.tolist(), repeat(True))
+        return [*map(Place, *columns), *share.padded_with(positions, order.num_positions)]
 
 
 PositionsOf = Callable[[int, int, int], Indices]

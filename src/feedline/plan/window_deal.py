@@ -116,11 +116,10 @@ class WindowDeal:
         return self._rest_of(runs + used, runs + run, high)
 
     def find(self, index: int) -> list[Place]:
-        share = self._share
-        places = []
-        for position in self._rest.order.find(index).tolist():
-            for rank, entry in share.padding_entries(position, self._rest.order.num_positions):
-                places.append(share.place(rank, entry, is_real=False))
+        share, order = self._share, self._rest.order
+        positions = order.find(index)
+        places = share.padded_with(positions, order.num_positions)
+        for position in positions.tolist():
             place = self._place_of(position)
             if place is not None:
                 rank, entry = self._entry_of(place)
