@@ -66,6 +66,16 @@ class TorchMixturePlan(Plan):
         return replace(self, override=(checked, check_temperature(temperature)))
 
     @property
+    def weights_now(self) -> tuple[tuple[float, ...], float]:
+        return tuple(self.current_weights), self.current_temperature
+
+    def reweighted(
+        self, weights: Sequence[float], temperature: float, *, epoch: int, position: int
+    ) -> TorchMixturePlan:
+        """Return this plan with other weights, at once: its order has no places to change at."""
+        return self.changed(weights, temperature)
+
+    @property
     def changes(self) -> tuple[Mapping[str, Any], ...]:
         if self.override is None:
             return ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -57,3 +57,16 @@ class SamplePlan(Plan):
         if isinstance(self.order, Mixture):
             return replace(self, order=self.order.with_changes(changes))
         return super().with_changes(changes)
+
+    @property
+    def weights_now(self) -> tuple[tuple[float, ...], float] | None:
+        return self.order.weights_now if isinstance(self.order, Mixture) else None
+
+    def reweighted(
+        self, weights: Sequence[float], temperature: float, *, epoch: int, position: int
+    ) -> Plan:
+        place = {"epoch": epoch, "position": position}
+        if isinstance(self.order, Mixture):
+            changed = self.order.changed(weights, temperature=temperature, **place)
+            return replace(self, order=changed)
+        return super().reweighted(weights, temperature, **place)

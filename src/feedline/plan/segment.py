@@ -12,14 +12,19 @@ history of an epoch through these two gives every resume and every resize:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.errors import CursorFormatError, EmptyEpochError, check_integer
+from feedline.errors import (
+    CursorFormatError,
+    EmptyEpochError,
+    InvalidValueError,
+    check_integer,
+)
 from feedline.plan.batches import Batch, Block, Place, every_nth
 from feedline.plan.cursor import Cursor, PastSegment, check_past
 from feedline.plan.fingerprint import fingerprint_of
@@ -107,6 +112,20 @@ class Plan(ABC):
                 f"the cursor carries {len(changes)} changes of weights, but this plan has none"
             )
         return self
+
+    @property
+    def weights_now(self) -> tuple[tuple[float, ...], float] | None:
+        """The weights and the temperature as last changed; None without a mixture."""
+        return None
+
+    def reweighted(
+        self, weights: Sequence[float], temperature: float, *, epoch: int, position: int
+    ) -> Plan:
+        """Return this plan with other weights from `position` of `epoch` on."""
+        raise InvalidValueError(
+            f"weights={weights!r:.80} cannot be used: this {type(self).__name__} has no weights; "
+            "use SamplePlan(order=Mixture(...))"
+        )
 
     def largest_batch(self, batch_size: int) -> int:
         """Return the most samples that one batch of a rank can have."""
