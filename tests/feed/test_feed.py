@@ -261,7 +261,7 @@ def test_the_state_counts_what_was_handed_out_and_not_what_was_read_ahead(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_state_saved_at_any_batch_goes_on_there_with_other_sizes(kind: str, folder: Path) -> None:
-    feed = make(folder, kind, world_size=2)
+    feed = make(folder, kind, world_size=2, rank=0)
     states = [feed.state_dict()]
     for _ in feed:
         states.append(json.loads(json.dumps(feed.state_dict())))

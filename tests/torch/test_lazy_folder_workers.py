@@ -552,7 +552,7 @@ def test_more_dicts_than_a_region_has_marks_for_arrive(tmp_path: Path) -> None:
 def test_without_memfd_batches_are_the_same(
     kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("feedline.torch.lazy_folder.can_share", lambda: False)
+    monkeypatch.setattr("feedline.torch.feed_dataset.can_share", lambda: False)
     dataset = make_data(folder)
     loader = load(kind, dataset, 2, persistent_workers=True)
     before = num_regions_mapped()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -55,6 +55,16 @@ class DataPlan(Plan):
     @property
     def changes(self) -> tuple[Mapping[str, Any], ...]:
         return self.plan.changes
+
+    @property
+    def weights_now(self) -> tuple[tuple[float, ...], float] | None:
+        return self.plan.weights_now
+
+    def reweighted(
+        self, weights: Sequence[float], temperature: float, *, epoch: int, position: int
+    ) -> Plan:
+        changed = self.plan.reweighted(weights, temperature, epoch=epoch, position=position)
+        return replace(self, plan=changed)
 
     def with_changes(self, changes: tuple[Mapping[str, Any], ...]) -> Plan:
         return replace(self, plan=self.plan.with_changes(changes))

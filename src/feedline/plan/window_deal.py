@@ -80,9 +80,6 @@ class WindowDeal(ShareDeal):
     def positions_of(self, rank: int, first: int, end: int) -> Indices:
         return self._positions_at(self._places_of(rank, first, end))
 
-    def num_real(self, start: int, stop: int) -> int:
-        return self._share.num_real_of_all(start, stop)
-
     def after(self, num_batches: int) -> WindowRest:
         share = self.share
         entry = num_batches * share.batch_size
