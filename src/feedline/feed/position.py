@@ -7,8 +7,8 @@ batches for everything else. A loader that makes one batch of several entries sa
 
 The rules of epochs:
 
-- `begin` starts a pass: at the loaded state; or at the start of the epoch; or, once the last batch of
-  an epoch was delivered, at the start of the next one.
+- `begin` starts a pass: at the loaded state; or at the start of the epoch; or, once the last batch
+  of an epoch was delivered, at the start of the next one.
 - A pass that is dropped half-way is begun again.
 - `set_epoch` with the epoch that the position is in moves nothing.
 - A loaded rest that is too small for a batch is an empty pass: its epoch has then ended.
