@@ -5,9 +5,7 @@ from __future__ import annotations
 import signal
 from typing import Any
 
-import torch
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import AllreduceOptions
 from torch.utils.data import DataLoader as TorchDataLoader
 
 from feedline.steps import Peers as StepPeers
@@ -15,38 +13,10 @@ from feedline.steps import StepScheduler as PlainScheduler
 from feedline.steps import StepSchedulerConfig as PlainConfig
 from feedline.steps.peers import check_alone
 from feedline.steps.signal_names import signals_of
+from feedline.torch.peers import TorchPeers
 from feedline.torch.shield import Shielded, born_shielded
 
 __all__ = ["StepScheduler", "StepSchedulerConfig", "TorchPeers"]
-
-
-class TorchPeers:
-    """The processes of a process group.
-
-    Args:
-        process_group: The group; by default all processes.
-    """
-
-    def __init__(self, process_group: Any | None = None) -> None:
-        # Not the default group itself: kept beyond its destruction, it can abort the process at its
-        # exit.
-        self._group = process_group
-        self.rank = dist.get_rank(process_group)
-        self.world_size = dist.get_world_size(process_group)
-        # Collectives of NCCL take what is on the device only.
-        device = "cuda" if dist.get_backend(process_group) == "nccl" else "cpu"
-        self._told = torch.zeros(1, dtype=torch.int64, device=device)
-        self._options = AllreduceOptions()
-        largest: Any = dist.ReduceOp.MAX
-        self._options.reduceOp = largest
-
-    def maximum(self, value: int) -> int:
-        """Return the largest value of all processes."""
-        self._told.fill_(value)
-        # What `dist.all_reduce` does, less the checks of its arguments, at every step.
-        group: Any = self._group or dist.group.WORLD
-        group.allreduce([self._told], self._options).wait()
-        return int(self._told.item())
 
 
 class StepScheduler(PlainScheduler):
