@@ -159,7 +159,8 @@ class Position:
         self._plan = plan
         self.batch_size = batch_size
         self.peers = peers
-        self._guard = Guard() if guard is None else guard
+        #: Compares the ranks before each pass.
+        self.guard = Guard() if guard is None else guard
         self._describe = describe
         self._epoch = 0
         self._loaded: Cursor | None = None
@@ -174,7 +175,7 @@ class Position:
         return self._plan
 
     @plan.setter
-    def plan(self, plan: Plan) -> None:
+    def plan(self, plan: Plan | None) -> None:
         self._plan = plan
         self._resumed = None
 
@@ -242,7 +243,7 @@ class Position:
             self._new_weights = None
             segment = replace(segment, plan=self._plan)
         running = Pass(segment, self.peers.rank, batching)
-        self._guard.compare(self.peers, lambda: self._record(running))
+        self.guard.compare(self.peers, lambda: self._record(running))
         self._loaded = self._resumed = None
         self._pass = running
         return running
