@@ -69,7 +69,7 @@ class MixtureSampler(SkippingSampler):
     ) -> None:
         check_choice("order", order, ("feedline", "torch"))
         sizes = _sizes_of(cumulative_sizes)
-        described = {
+        described: dict[str, Any] = {
             "sizes": sizes,
             "weights": weights,
             "temperature": temperature,

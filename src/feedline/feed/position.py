@@ -349,8 +349,11 @@ class Position:
 
     def cursor_at(self, epoch: int, num_entries: int) -> Cursor:
         """Return the cursor after `num_entries` entries of an epoch under the present sizes."""
-        past = (PastSegment(*self._sizes().values(), num_entries),) if num_entries else ()
-        return Cursor(fields=self.plan.fields, epoch=epoch, history=past, changes=self.plan.changes)
+        history: tuple[PastSegment, ...] = ()
+        if num_entries:
+            history = (PastSegment(self.peers.world_size, self.batch_size, num_entries),)
+        plan = self.plan
+        return Cursor(fields=plan.fields, epoch=epoch, history=history, changes=plan.changes)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where a state was saved, on any number of ranks; an error changes nothing."""

@@ -120,7 +120,3 @@ class _SentRows:
         values = slice(indptr[first], indptr[end])
         edges = indptr[first : end + 1] - indptr[first]
         return csr_of_views(data[values], indices[values], edges, self.shape[1])
-
-
-def _as_is(rows: Any) -> Any:
-    return rows
