@@ -112,7 +112,7 @@ def _failing(given: dict[str, str]) -> Iterator[None]:
             raise
         raise _Failure(str(error)) from None
     except MemoryError as error:
-        raise _Failure(f"memory does not suffice; give smaller numbers ({error})") from None
+        raise _Failure(f"out of memory; use a smaller batch or budget ({error})") from None
     except KeyboardInterrupt:
         click.echo("Interrupted.", err=True)
         sys.exit(130)

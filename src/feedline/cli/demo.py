@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from feedline.cli.audit import is_good
-from feedline.cli.audit_table import describe, make_console, print_result
+from feedline.cli.audit_table import describe, print_result
+from feedline.cli.printing import make_console
 from feedline.errors import InvalidValueError
 
 if TYPE_CHECKING:

@@ -8,31 +8,29 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from feedline.cli.configs import load_config
+from feedline.cli.configs import (
+    config_argument,
+    json_option,
+    load_config,
+    parse_sizes,
+    size_options,
+)
 from feedline.cli.printing import format_bytes, print_json, print_table
-from feedline.errors import InvalidValueError
 
 if TYPE_CHECKING:
     from feedline.runs.chunk_reads import ChunkReads
     from feedline.runs.dry_run import DryRun
-    from feedline.runs.plan_report import Naive, PlanReport
+    from feedline.runs.naive_sharding import NaiveSharding
+    from feedline.runs.plan_report import PlanReport
 
-__all__ = ["parse_sizes", "plan"]
-
-_MOST_RANKS = 2**31
+__all__ = ["plan"]
 
 
 @click.command()
-@click.argument("config", type=click.Path(path_type=Path))
-@click.option("--ranks", type=int, metavar="N", help="Ranks, if others than the config says.")
-@click.option("--batch-size", type=int, metavar="B", help="Batch size, if another.")
+@config_argument
+@size_options(resize=True)
 @click.option("--epoch", type=int, default=0, metavar="E", show_default=True, help="The epoch.")
-@click.option(
-    "--resize",
-    metavar="N,N,...",
-    help="Cut the epoch into equal parts and go on with these numbers of ranks.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@json_option
 def plan(
     config: Path,
     ranks: int | None,
@@ -44,7 +42,7 @@ def plan(
     """Show what a run will consume: batches, steps, tails, reads and bytes.
 
     CONFIG is a run config in YAML. No data is read, and nothing depends on its size. With --resize
-    the epoch is gone through on one number of ranks after another, as after a resume.
+    the epoch is consumed on one number of ranks after another, as after a resume.
 
     \b
     Examples:
@@ -55,7 +53,7 @@ def plan(
     from feedline.runs.dry_run import dry_run
     from feedline.runs.plan_report import report_plan
 
-    sizes = None if resize is None else parse_sizes(resize)
+    sizes = parse_sizes(resize)
     run = load_config(config).resized(ranks=ranks, batch_size=batch_size)
     report = report_plan(run, epoch)
     resized = None if sizes is None else dry_run(run, sizes, epoch)
@@ -68,20 +66,6 @@ def plan(
     _print(report)
     if resized is not None:
         _print_resized(resized)
-
-
-def parse_sizes(text: str) -> list[int]:
-    """Return the numbers of ranks in the value of --resize."""
-    try:
-        sizes = [int(part) for part in text.split(",")]
-    except ValueError:
-        sizes = []
-    if len(sizes) < 2 or not all(1 <= size <= _MOST_RANKS for size in sizes):
-        raise InvalidValueError(
-            f"--resize={text!r:.80} must be two or more numbers of ranks in [1, {_MOST_RANKS}], "
-            "such as 512,480,64"
-        )
-    return sizes
 
 
 def _print(report: PlanReport) -> None:
@@ -114,8 +98,7 @@ def _print(report: PlanReport) -> None:
         )
     if report.sources:
         header = ("source", "samples", "draws", "share", "passes")
-        rows = [(s.name, s.num_samples, s.num_draws, s.share, s.num_passes) for s in report.sources]
-        print_table("Mixture", header, rows)
+        print_table("Mixture", header, [dataclasses.astuple(line) for line in report.sources])
     if report.buckets:
         columns = ("bucket", "samples", "batch size", "batches", "dropped", "padded")
         print_table("Buckets", columns, [dataclasses.astuple(line) for line in report.buckets])
@@ -142,7 +125,7 @@ def _print_resized(run: DryRun) -> None:
     _print_naive(run.naive)
 
 
-def _print_naive(naive: Naive | None) -> None:
+def _print_naive(naive: NaiveSharding | None) -> None:
     if naive is None:
         click.echo("  naive sharding: no model of it for batches of several sizes")
         return

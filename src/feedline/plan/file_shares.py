@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.errors import InvalidValueError, PlanMismatchError, check_choice, check_integer
-from feedline.lazy import lazy
 from feedline.plan.batches import Block, Place
 from feedline.plan.chunking import UnequalChunks
 from feedline.plan.frozen import store

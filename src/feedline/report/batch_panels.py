@@ -85,7 +85,7 @@ def _sizes(trace: Trace) -> Lines:
     )
 
 
-def tail_panel(trace: Trace, tail: str | None, num_dropped: int, num_padded: int) -> Panel:
+def tail_panel(trace: Trace, tail: str, num_dropped: int, num_padded: int) -> Panel:
     """Return what happens at the end of an epoch."""
     last = trace.counted[-1] if trace.counted else len(trace.columns) - 1
     shown = [(rank, trace.cells[last, rank]) for rank in trace.ranks if (last, rank) in trace.cells]
@@ -106,7 +106,7 @@ def tail_panel(trace: Trace, tail: str | None, num_dropped: int, num_padded: int
             Series(name="padding", values=[cell.num_padded for _, cell in shown]),
         ],
     )
-    text = _TAILS.get(tail or "", "")
+    text = _TAILS.get(tail, "")
     return Panel(
         name="tail",
         title="Tail and padding",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from feedline.plan import BucketPlan
 from feedline.report.batch_panels import batch_panel, tail_panel
 from feedline.report.charts import Fact, Report, Verdict
 from feedline.report.coverage_panel import coverage_panel
@@ -46,40 +45,27 @@ def report_config(
     counts = report_plan(config, epoch)
     run = None if resize is None else dry_run(config, resize, epoch)
     trace = trace_of_config(config, epoch, resize)
-    plan = config.plan
-    names = [str(bucket.key) for bucket in plan.buckets] if isinstance(plan, BucketPlan) else []
     target = None if config.mixture is None else target_of_mixture(config.mixture)
-    quality, _ = quality_panel(
-        list(streams_of(config, epoch)), has_windows=config.chunks is not None
-    )
-    dropped = counts.num_dropped if run is None else run.coverage.num_dropped
-    padded = counts.num_padded if run is None else run.coverage.num_padded
+    draws = [line.num_draws for line in counts.sources]
+    throughout = "" if run is None else f"As they would be on {num_ranks(counts.ranks)} throughout."
+    last = counts if run is None else run.coverage
     panels = [
-        map_panel(trace, names, config.chunks),
+        map_panel(trace, [line.name for line in counts.buckets], config.chunks),
         None if run is None else parts_panel(run, trace),
         coverage_panel(trace, counts.naive if run is None else run.naive),
-        None if target is None else mixture_panel(trace, target, _draws(counts)),
-        batch_panel(trace, counts.buckets, _without_resizes(counts, run)),
-        quality,
-        tail_panel(trace, config.tail, dropped, padded),
+        None if target is None else mixture_panel(trace, target, draws),
+        batch_panel(trace, counts.buckets, throughout),
+        quality_panel(list(streams_of(config, epoch)), has_windows=config.chunks is not None),
+        tail_panel(trace, counts.tail, last.num_dropped, last.num_padded),
     ]
     return Report(
         title=title,
         origin="plan" if run is None else "simulation",
         subtitle=f"Computed from the plan {counts.fingerprint[:12]}: no data was read.",
         verdict=_verdict_of_plan(counts, run),
-        facts=_facts_of_plan(counts, run, is_budget=config.data.token_budget is not None),
+        facts=_facts_of_plan(counts, run, is_budget=config.token_budget is not None),
         panels=[panel for panel in panels if panel is not None],
     )
-
-
-def _draws(counts: PlanReport) -> list[int]:
-    return [line.num_draws for line in counts.sources]
-
-
-def _without_resizes(counts: PlanReport, run: DryRun | None) -> str:
-    """Return what to say of counts that do not know of resizes."""
-    return "" if run is None else f"As they would be on {num_ranks(counts.ranks)} throughout."
 
 
 def _verdict_of_plan(counts: PlanReport, run: DryRun | None) -> Verdict:

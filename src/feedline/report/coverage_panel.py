@@ -9,14 +9,14 @@ import numpy as np
 from feedline.report.charts import Bars, Chart, Layer, Lines, Map, Mark, Panel, Series
 from feedline.report.trace import Covered, Trace, spread
 from feedline.report.words import num_ranks
-from feedline.runs.plan_report import Naive
+from feedline.runs.naive_sharding import NaiveSharding
 
 __all__ = ["coverage_panel"]
 
 _MOST_BINS, _NUM_PARTS, _MOST_CHANGES = 60, 32, 60
 
 
-def coverage_panel(trace: Trace, naive: Naive | None = None) -> Panel:
+def coverage_panel(trace: Trace, naive: NaiveSharding | None = None) -> Panel:
     """Return how much is consumed when, and which part of the data when."""
     charts: list[Chart] = [_consumed(trace)]
     if naive is not None and (naive.num_lost or naive.num_repeated or naive.hangs):
@@ -108,7 +108,7 @@ def _parts_of_data(trace: Trace) -> Map | None:
     )
 
 
-def _beside_naive(naive: Naive) -> Bars:
+def _beside_naive(naive: NaiveSharding) -> Bars:
     note = "Naive sharding: every rank batches its own share, and a resume skips as many batches. "
     if naive.hangs:
         note += (

@@ -22,7 +22,7 @@ from feedline.report.trace import (
 from feedline.report.words import shortened
 from feedline.runs.audit_runs import Run
 from feedline.runs.log_entries import LoggedBatch
-from feedline.runs.run_config_parts import SourceInfo
+from feedline.runs.run_config_data import SourceInfo
 
 __all__ = ["Received", "trace_of_runs"]
 

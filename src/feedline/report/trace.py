@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.runs.run_config_parts import SourceInfo
+from feedline.runs.run_config_data import SourceInfo
 
 __all__ = [
     "Cell",

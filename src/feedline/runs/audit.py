@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.errors import InvalidValueError, MissingDataError
+from feedline.errors import (
+    CursorError,
+    EmptyEpochError,
+    InvalidValueError,
+    MissingDataError,
+    TailError,
+)
 from feedline.plan import Plan
 from feedline.runs.audit_counts import (
     Counts,
@@ -21,9 +27,11 @@ from feedline.runs.audit_counts import (
 )
 from feedline.runs.audit_result import AuditResult, EpochAudit, RunAudit, SourceAudit
 from feedline.runs.audit_runs import Run, runs_of
+from feedline.runs.consumption_log import read_log_header
 from feedline.runs.log_frames import is_log
+from feedline.runs.run_config import RunConfig
 
-__all__ = ["audit_logs", "find_logs"]
+__all__ = ["audit_config", "audit_logs", "find_logs"]
 
 _MOST_LISTED = 20
 
@@ -79,6 +87,39 @@ def audit_logs(
             for epoch in epochs
         ),
     )
+
+
+def audit_config(paths: Iterable[str | os.PathLike[str]], config: RunConfig) -> AuditResult:
+    """Audit logs against the plan of a config, or raise if it is the config of another training."""
+    found = find_logs(paths)
+    mine = [source.num_samples for source in config.sources]
+    for path in found:
+        info = read_log_header(path).info
+        told = info.get("sources")
+        others = list(told.values()) if isinstance(told, Mapping) else [info.get("num_samples")]
+        is_same = others == mine
+        if len(others) != len(mine):
+            is_same = sum(mine) == sum(size for size in others if isinstance(size, int))
+        if others != [None] and not is_same:
+            raise InvalidValueError(
+                f"the config's data has {_added(mine)} samples but must have {_added(others)}, as "
+                f"{path} says; give the config of this training"
+            )
+        if not config.plan.has_equal_batches and "batch_size" not in info:
+            raise InvalidValueError(
+                f"{path}: its info has no batch_size, and batches of several sizes do not say it; "
+                "write it into the info of each log"
+            )
+    try:
+        return audit_logs(found, plan=config.plan)
+    except (CursorError, EmptyEpochError, TailError) as error:
+        raise InvalidValueError(
+            f"the config's plan does not fit the logs ({error}); give the config of this training"
+        ) from None
+
+
+def _added(sizes: Sequence[object]) -> str:
+    return " + ".join(map(str, sizes[:20])) + (" + …" if len(sizes) > 20 else "")
 
 
 def find_logs(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.plan import Chunking, Segment, WindowPlan
+from feedline.plan import Chunking, Segment
 from feedline.plan.window_deal import WindowedOrder
 
 __all__ = ["ChunkReads", "count_reads", "estimate_reads"]
@@ -40,8 +41,8 @@ def estimate_reads(segment: Segment) -> ChunkReads:
     In a round every rank gets a run of places, about one window; the last round is shorter.
     """
     plan = segment.plan
-    assert isinstance(plan, WindowPlan)
-    order = plan.order.at(segment.epoch)
+    assert plan.chunks is not None
+    order = cast(WindowedOrder, plan.epoch_order(segment.epoch))
     world_size = segment.world_size
     num_rounds = -(-order.num_windows // world_size)
     # The last round is looked at on its own: ranks may share its windows.

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
-from feedline.plan import BucketPlan, PastSegment, Segment, Share, UnequalChunks, WindowPlan
+from feedline.plan import PastSegment, Segment, Share
 from feedline.runs.chunk_reads import ChunkReads, count_reads, estimate_reads
 from feedline.runs.mixture_counts import draws_of_sources
 from feedline.runs.naive_sharding import NaiveSharding
@@ -16,7 +14,6 @@ from feedline.runs.run_steps import num_steps_of_run, segment_of
 __all__ = [
     "BucketLine",
     "Cost",
-    "Naive",
     "PlanReport",
     "SourceLine",
     "can_enumerate",
@@ -67,18 +64,6 @@ class Cost:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Naive:
-    """What naive sharding would have done; see `NaiveSharding`."""
-
-    num_repeated: int
-    num_lost: int
-    fewest_batches: int
-    most_batches: int
-    num_waiting_ranks: int
-    hangs: bool
-
-
-@dataclass(frozen=True, kw_only=True)
 class PlanReport:
     """The counts of one epoch."""
 
@@ -104,7 +89,7 @@ class PlanReport:
     preload: int | None
     reads: ChunkReads | None
     cost: Cost
-    naive: Naive | None
+    naive: NaiveSharding | None
 
 
 def report_plan(config: RunConfig, epoch: int = 0) -> PlanReport:
@@ -128,7 +113,7 @@ def report_plan(config: RunConfig, epoch: int = 0) -> PlanReport:
         ranks=config.ranks,
         batch_size=config.batch_size,
         grad_acc_steps=config.grad_acc_steps,
-        tail=config.tail,
+        tail=config.plan.tail,
         epoch=epoch,
         epochs=config.epochs,
         num_batches=segment.num_batches,
@@ -140,8 +125,8 @@ def report_plan(config: RunConfig, epoch: int = 0) -> PlanReport:
         sources=_source_lines(config, epoch),
         buckets=_bucket_lines(config),
         num_chunks=None if chunks is None else chunks.num_chunks,
-        preload=config.plan.preload if isinstance(config.plan, WindowPlan) else None,
-        reads=None if chunks is None else _reads_of(config, segment),
+        preload=None if chunks is None else config.plan.preload,
+        reads=_reads_of(config, segment),
         cost=_cost_of(config, segment),
         naive=naive_of(config, segment, (PastSegment(config.ranks, config.batch_size, 0),)),
     )
@@ -152,21 +137,14 @@ def can_enumerate(num_samples: int, num_ranks: int) -> bool:
     return num_samples <= _MOST_SAMPLES and num_ranks <= _MOST_RANKS
 
 
-def naive_of(config: RunConfig, segment: Segment, parts: tuple[PastSegment, ...]) -> Naive | None:
+def naive_of(
+    config: RunConfig, segment: Segment, parts: tuple[PastSegment, ...]
+) -> NaiveSharding | None:
     """Return what naive sharding would do, or None where batches are not all of one size."""
     if any(line.batch_size != config.batch_size for line in _bucket_lines(config)):
         return None
-    naive = NaiveSharding(
-        num_samples=segment.num_left, parts=parts, drops_last=config.tail == "drop"
-    )
-    return Naive(
-        num_repeated=naive.num_repeated,
-        num_lost=naive.num_lost,
-        fewest_batches=naive.fewest_batches,
-        most_batches=naive.most_batches,
-        num_waiting_ranks=naive.num_waiting_ranks,
-        hangs=naive.hangs,
-    )
+    drops_last = config.plan.tail == "drop"
+    return NaiveSharding(num_samples=segment.num_left, parts=parts, drops_last=drops_last)
 
 
 def _source_lines(config: RunConfig, epoch: int) -> tuple[SourceLine, ...]:
@@ -187,16 +165,13 @@ def _source_lines(config: RunConfig, epoch: int) -> tuple[SourceLine, ...]:
 
 
 def _bucket_lines(config: RunConfig) -> tuple[BucketLine, ...]:
-    plan = config.plan
-    if not isinstance(plan, BucketPlan):
-        return ()
     lines = []
-    for number, bucket in enumerate(plan.buckets):
+    for number, bucket in enumerate(config.plan.buckets):
         share = Share(
             num_positions=len(bucket.members),
             world_size=config.ranks,
-            batch_size=plan.rule.batch_size(number, config.batch_size),
-            tail=plan.tail,
+            batch_size=config.plan.bucket_batch_size(number, config.batch_size),
+            tail=config.plan.tail,
         )
         line = BucketLine(
             name=str(bucket.key),
@@ -210,8 +185,9 @@ def _bucket_lines(config: RunConfig) -> tuple[BucketLine, ...]:
     return tuple(lines)
 
 
-def _reads_of(config: RunConfig, segment: Segment) -> ChunkReads:
-    assert config.chunks is not None
+def _reads_of(config: RunConfig, segment: Segment) -> ChunkReads | None:
+    if config.chunks is None:
+        return None
     if not can_enumerate(segment.num_left, config.ranks):
         return estimate_reads(segment)
     ranks = range(config.ranks)
@@ -220,23 +196,21 @@ def _reads_of(config: RunConfig, segment: Segment) -> ChunkReads:
 
 
 def _cost_of(config: RunConfig, segment: Segment) -> Cost:
-    plan, size = config.plan, config.bytes_per_sample
-    num_listed, window = 0, None
-    if isinstance(plan, BucketPlan):
-        arrays = [b.members for b in plan.buckets if isinstance(b.members, np.ndarray)]
-        num_listed = sum(map(len, arrays))
-    if isinstance(plan, WindowPlan):
-        chunks = plan.chunks
-        num_listed = chunks.num_chunks + 1 if isinstance(chunks, UnequalChunks) else 0
-        window = min(plan.preload * -(-chunks.num_samples // chunks.num_chunks), chunks.num_samples)
+    plan, size, chunks = config.plan, config.bytes_per_sample, config.chunks
     together = plan.largest_batch(config.batch_size)
+    step = together * config.ranks * min(config.grad_acc_steps, segment.num_batches)
+    window = None
+    if chunks is not None:
+        window = min(plan.preload * -(-chunks.num_samples // chunks.num_chunks), chunks.num_samples)
+    batch_bytes, window_bytes, step_bytes, epoch_bytes = (
+        None if size is None or count is None else size * count
+        for count in (together, window, step, segment.num_left)
+    )
     return Cost(
-        plan_bytes=8 * num_listed,
+        plan_bytes=8 * plan.num_listed,
         bytes_per_sample=size,
-        batch_bytes=None if size is None else size * together,
-        window_bytes=None if size is None or window is None else size * window,
-        step_bytes=None
-        if size is None
-        else size * together * config.ranks * min(config.grad_acc_steps, segment.num_batches),
-        epoch_bytes=None if size is None else size * segment.num_left,
+        batch_bytes=batch_bytes,
+        window_bytes=window_bytes,
+        step_bytes=step_bytes,
+        epoch_bytes=epoch_bytes,
     )

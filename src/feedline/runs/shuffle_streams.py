@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.plan import BucketPlan, EpochOrder, SamplePlan, WindowPlan
-from feedline.plan.bucket_deal import BucketRest
+from feedline.plan import Plan
 from feedline.runs.run_config import RunConfig
+from feedline.runs.run_config_data import SourceInfo
 
-__all__ = ["Stream", "streams_of"]
+__all__ = ["Stream", "split_by_source", "streams_of"]
 
 _MOST_POSITIONS = 200_000
 _MOST_STREAMS = 8
@@ -46,73 +46,75 @@ class Stream:
 
 def streams_of(config: RunConfig, epoch: int) -> Iterator[Stream]:
     """Yield the sources or buckets of one epoch, the largest ones if there are many."""
-    plan = config.plan
-    if isinstance(plan, BucketPlan):
+    plan, mixture, chunks = config.plan, config.mixture, config.chunks
+    if plan.buckets:
         yield from _streams_of_buckets(plan, epoch, config.batch_size)
-    elif config.mixture is not None:
-        yield from _streams_of_sources(config, epoch)
-    else:
-        assert isinstance(plan, SamplePlan | WindowPlan)
-        order, chunks = plan.order.at(epoch), config.chunks
-        yield Stream(
-            name=config.sources[0].name,
-            size=order.num_positions,
-            num_positions=order.num_positions,
-            batch_size=config.batch_size,
-            runs=_runs_of(order),
-            chunk_of=None if chunks is None else lambda indices: chunks.rows_of(indices)[0],
-            num_chunks=0 if chunks is None else chunks.num_chunks,
-        )
+        return
+    order = plan.epoch_order(epoch)
+    assert order is not None
+    runs = [(run, order.indices(run)) for run in _runs(order.num_positions, _MOST_POSITIONS)]
+    if mixture is not None:
+        located = [(run, *mixture.sources_of(indices)) for run, indices in runs]
+        yield from split_by_source(located, config.sources, order.num_positions, config.batch_size)
+        return
+    yield Stream(
+        name=config.sources[0].name,
+        size=order.num_positions,
+        num_positions=order.num_positions,
+        batch_size=config.batch_size,
+        runs=runs,
+        chunk_of=None if chunks is None else lambda indices: chunks.rows_of(indices)[0],
+        num_chunks=0 if chunks is None else chunks.num_chunks,
+    )
 
 
-def _streams_of_buckets(plan: BucketPlan, epoch: int, batch_size: int) -> Iterator[Stream]:
-    rest = plan.begin(epoch)
-    assert isinstance(rest, BucketRest)
-    largest = sorted(range(len(plan.buckets)), key=lambda n: -len(plan.buckets[n].members))
-    for number in sorted(largest[:_MOST_STREAMS]):
-        bucket, order = plan.buckets[number], rest.epoch.order_of(number)
-        members = bucket.members
-        size = len(members)
-        runs = []
-        for run in _runs(size, _MOST_POSITIONS // _MOST_STREAMS):
-            indices = order.indices(run)
-            if isinstance(members, range):
-                inside = indices - members.start
-            else:
-                inside = np.searchsorted(members, indices)
-            runs.append((run, inside))
-        yield Stream(
-            name=str(bucket.key),
-            size=size,
-            num_positions=size,
-            batch_size=plan.rule.batch_size(number, batch_size),
-            runs=runs,
-        )
+def split_by_source(
+    located: Sequence[tuple[Indices, Indices, Indices]],
+    sources: Sequence[SourceInfo],
+    num_positions: int,
+    batch_size: int,
+) -> Iterator[Stream]:
+    """Yield the streams of the sources that come most often.
 
-
-def _streams_of_sources(config: RunConfig, epoch: int) -> Iterator[Stream]:
-    mixture = config.mixture
-    assert mixture is not None
-    order = mixture.at(epoch)
-    located = [(run, *mixture.sources_of(indices)) for run, indices in _runs_of(order)]
-    drawn = np.bincount(np.concatenate([s for _, s, _ in located]), minlength=len(mixture.sizes))
+    Args:
+        located: Runs of positions, with the source of each sample and its index in there.
+        sources: The sources.
+        num_positions: The number of positions in the epoch.
+        batch_size: The number of samples in a batch.
+    """
+    drawn = np.bincount(np.concatenate([s for _, s, _ in located]), minlength=len(sources))
     for number in sorted(np.argsort(-drawn, kind="stable")[:_MOST_STREAMS].tolist()):
         if drawn[number] < 2:
             continue
         own = [(run[s == number], inside[s == number]) for run, s, inside in located]
         yield Stream(
-            name=config.sources[number].name,
-            size=mixture.sizes[number],
-            num_positions=order.num_positions,
-            batch_size=config.batch_size,
+            name=sources[number].name,
+            size=sources[number].num_samples,
+            num_positions=num_positions,
+            batch_size=batch_size,
             runs=[pair for pair in own if len(pair[0])],
         )
 
 
-def _runs_of(order: EpochOrder) -> list[tuple[Indices, Indices]]:
-    """Return runs of an order's positions, and the index at each of them."""
-    runs = _runs(order.num_positions, _MOST_POSITIONS)
-    return [(run, order.indices(run)) for run in runs]
+def _streams_of_buckets(plan: Plan, epoch: int, batch_size: int) -> Iterator[Stream]:
+    largest = sorted(range(len(plan.buckets)), key=lambda n: -len(plan.buckets[n].members))
+    for number in sorted(largest[:_MOST_STREAMS]):
+        members, order = plan.buckets[number].members, plan.epoch_order(epoch, number)
+        assert order is not None
+        runs = []
+        for run in _runs(len(members), _MOST_POSITIONS // _MOST_STREAMS):
+            indices = order.indices(run)
+            if isinstance(members, range):
+                runs.append((run, indices - members.start))
+            else:
+                runs.append((run, np.searchsorted(members, indices)))
+        yield Stream(
+            name=str(plan.buckets[number].key),
+            size=len(members),
+            num_positions=len(members),
+            batch_size=plan.bucket_batch_size(number, batch_size),
+            runs=runs,
+        )
 
 
 def _runs(num_positions: int, most: int) -> list[Indices]:
