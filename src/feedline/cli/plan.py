@@ -85,8 +85,8 @@ def _print(report: PlanReport) -> None:
     )
     if report.reads is not None:
         click.echo(
-            f"  chunks: {report.num_chunks:,}, {report.preload:,} in a window; "
-            f"{_reads(report.reads)}"
+            f"  chunks: {report.num_chunks:,}, {report.preload:,} in a window; a rank reads "
+            f"{_fewest_to_most(report.reads)}, all ranks {report.reads.total:,}"
         )
     cost = report.cost
     click.echo(f"  memory of the plan: {format_bytes(cost.plan_bytes)} of lists")
@@ -139,10 +139,6 @@ def _print_naive(naive: NaiveSharding | None) -> None:
         f"  naive sharding would have {naive.num_repeated:,} repeated and {naive.num_lost:,} "
         f"lost; {end}"
     )
-
-
-def _reads(reads: ChunkReads) -> str:
-    return f"a rank reads {_fewest_to_most(reads)}, all ranks {reads.total:,}"
 
 
 def _fewest_to_most(reads: ChunkReads) -> str:

@@ -71,14 +71,14 @@ def report_config(
 def _verdict_of_plan(counts: PlanReport, run: DryRun | None) -> Verdict:
     if run is None:
         batches = several(counts.num_batches, "batch", "batches")
-        return Verdict(is_good=True, text=f"{batches} on each of {num_ranks(counts.ranks)}.")
+        return Verdict(True, f"{batches} on each of {num_ranks(counts.ranks)}.")
     found = run.coverage
     num_resizes = len(run.parts) - 1
     if found.num_missing or found.num_repeated:
         text = f"{found.num_missing:,} samples are missing and {found.num_repeated:,} repeated."
-        return Verdict(is_good=False, text=text)
+        return Verdict(False, text)
     resizes = several(num_resizes, "resize")
-    return Verdict(is_good=True, text=f"Nothing is lost and nothing is repeated over {resizes}.")
+    return Verdict(True, f"Nothing is lost and nothing is repeated over {resizes}.")
 
 
 def _facts_of_plan(counts: PlanReport, run: DryRun | None, *, is_budget: bool) -> list[Fact]:
@@ -86,18 +86,18 @@ def _facts_of_plan(counts: PlanReport, run: DryRun | None, *, is_budget: bool) -
     if run is not None:
         ranks = in_turn([part.ranks for part in run.parts])
     facts = [
-        Fact(label="samples", value=counts.num_samples),
-        Fact(label="ranks", value=ranks),
-        Fact(label="tokens of a batch" if is_budget else "batch size", value=counts.batch_size),
-        Fact(label="tail", value=counts.tail),
+        Fact("samples", counts.num_samples),
+        Fact("ranks", ranks),
+        Fact("tokens of a batch" if is_budget else "batch size", counts.batch_size),
+        Fact("tail", counts.tail),
     ]
     if run is None:
         facts += [
-            Fact(label="batches of a rank", value=counts.num_batches),
-            Fact(label="steps of the epoch", value=counts.num_steps),
-            Fact(label="epochs", value=counts.epochs, note=f"{counts.num_steps_of_run:,} steps"),
+            Fact("batches of a rank", counts.num_batches),
+            Fact("steps of the epoch", counts.num_steps),
+            Fact("epochs", counts.epochs, note=f"{counts.num_steps_of_run:,} steps"),
         ]
     if counts.num_chunks is not None:
         note = f"{counts.preload} in a window" if counts.preload else ""
-        facts.append(Fact(label="chunks", value=counts.num_chunks, note=note))
+        facts.append(Fact("chunks", counts.num_chunks, note=note))
     return facts

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from feedline.errors import InvalidValueError
-from feedline.report.audit_panel import audit_panel
 from feedline.report.batch_panels import batch_panel, tail_panel
 from feedline.report.charts import Fact, Panel, Report, Verdict
 from feedline.report.coverage_panel import coverage_panel
+from feedline.report.log_panels import audit_panel, wait_panel
 from feedline.report.log_trace import Received, trace_of_runs
 from feedline.report.map_panel import map_panel
 from feedline.report.mixture_panel import (
@@ -21,7 +21,6 @@ from feedline.report.mixture_panel import (
 )
 from feedline.report.quality_panel import quality_panel, streams_of_trace
 from feedline.report.runs_panel import runs_panel
-from feedline.report.wait_panel import wait_panel
 from feedline.report.words import in_turn, seconds_of, several, shortened
 from feedline.runs.audit import audit_config, audit_logs, find_logs
 from feedline.runs.audit_counts import batch_size_of, data_of
@@ -109,8 +108,8 @@ def _sources_of(
     if config is not None and config.mixture is not None:
         return [source._replace(name=shortened(source.name)) for source in config.sources]
     known = num_samples if config is None else config.plan.num_indices
-    spans = data_of(runs, known).spans
-    return [SourceInfo(shortened(name) or "data", end - first, first) for name, first, end in spans]
+    sources = data_of(runs, known)
+    return [source._replace(name=shortened(source.name) or "data") for source in sources]
 
 
 def _verdict_of_audit(result: AuditResult, *, is_planned: bool) -> Verdict:
@@ -121,7 +120,7 @@ def _verdict_of_audit(result: AuditResult, *, is_planned: bool) -> Verdict:
     if result.ok:
         each = "as often as planned" if is_planned else "exactly once"
         text = f"{several(once, 'sample')} came {each} in {_epochs(result)}."
-        return Verdict(is_good=True, text=text)
+        return Verdict(True, text)
     unknown = sum(epoch.num_unknown for epoch in result.epochs)
     counts = ((lost, "lost"), (repeated, "too often"), (unknown, "that are not in the data"))
     faults = [f"{count:,} {what}" for count, what in counts if count]
@@ -129,7 +128,7 @@ def _verdict_of_audit(result: AuditResult, *, is_planned: bool) -> Verdict:
         faults.append(f"ranks diverged at step {min(parted):,}")
     if any(run.missing_ranks for run in result.runs):
         faults.append("logs of some ranks are missing")
-    return Verdict(is_good=False, text=f"The audit fails: {', '.join(faults)}.")
+    return Verdict(False, f"The audit fails: {', '.join(faults)}.")
 
 
 def _epochs(result: AuditResult) -> str:
@@ -145,12 +144,12 @@ def _facts_of_logs(result: AuditResult, runs: list[Run], received: Received) -> 
     padded = sum(epoch.num_padded for epoch in result.epochs)
     padding = f"and {padded:,} of padding" if padded else ""
     return [
-        Fact(label="runs", value=len(runs)),
-        Fact(label="ranks", value=in_turn([run.world_size for run in runs])),
-        Fact(label="epochs", value=len(result.epochs)),
-        Fact(label="samples that count", value=received.num_counted, note=padding),
-        Fact(label="thrown away", value=received.num_discarded, note="done again by the next run"),
-        Fact(label="waited for data", value=wait, note="all ranks together"),
+        Fact("runs", len(runs)),
+        Fact("ranks", in_turn([run.world_size for run in runs])),
+        Fact("epochs", len(result.epochs)),
+        Fact("samples that count", received.num_counted, note=padding),
+        Fact("thrown away", received.num_discarded, note="done again by the next run"),
+        Fact("waited for data", wait, note="all ranks together"),
     ]
 
 

@@ -56,7 +56,7 @@ def quality_panel(streams: Sequence[Stream], *, has_windows: bool = True) -> Pan
             verdict += " Windows of chunks are off by design: they trade some of it for few reads."
     shown = streams[:_MOST_STREAMS]
     charts: list[Chart] = [_displacements(shown), _scatter(shown), _measured(measures)]
-    return Panel(name="quality", title="Quality of the shuffle", text=verdict, charts=charts)
+    return Panel("quality", "Quality of the shuffle", verdict, charts)
 
 
 def _measured(measures: Sequence[Measure]) -> Measures:
@@ -80,10 +80,10 @@ def _displacements(streams: Sequence[Stream]) -> Lines:
         moved = np.abs((stream.indices + 0.5) / stream.size - places)
         counts = np.histogram(moved, edges)[0]
         shares = (counts / max(1, counts.sum())).tolist()
-        series.append(Series(name=stream.name, values=shares))
+        series.append(Series(stream.name, shares))
     # The distance of two random places in [0, 1) has the density 2 - 2x.
     chance = (2 * edges - edges**2)[1:] - (2 * edges - edges**2)[:-1]
-    series.append(Series(name="chance", values=chance.tolist(), style="dashed"))
+    series.append(Series("chance", chance.tolist(), style="dashed"))
     return Lines(
         title="How far samples are moved",
         x_label="distance, as a share of the data",

@@ -43,7 +43,8 @@ def check_target(target: Path) -> None:
             raise InvalidValueError(
                 f"output={target} must be a file and is a folder; name an .html file"
             )
-        if target.exists() and not _is_report(target):
+        # A pipe or a device would let us wait for ever.
+        if target.exists() and not (target.is_file() and _MARK in _start_of(target)):
             raise InvalidValueError(
                 f"output={target} must be new, or a report; choose another file, or remove this one"
             )
@@ -51,12 +52,9 @@ def check_target(target: Path) -> None:
         raise _unwritable(target, error) from None
 
 
-def _is_report(path: Path) -> bool:
-    # A pipe or a device would let us wait for ever.
-    if not path.is_file():
-        return False
+def _start_of(path: Path) -> bytes:
     with path.open("rb") as file:
-        return _MARK in file.read(1024)
+        return file.read(1024)
 
 
 def _unwritable(target: Path, error: OSError) -> StoreError:

@@ -19,7 +19,6 @@ from feedline.errors import (
 from feedline.plan import Plan
 from feedline.runs.audit_counts import (
     Counts,
-    Data,
     count_epoch,
     data_of,
     num_dropped,
@@ -29,7 +28,7 @@ from feedline.runs.audit_result import AuditResult, EpochAudit, RunAudit, Source
 from feedline.runs.audit_runs import Run, runs_of
 from feedline.runs.consumption_log import read_log_header
 from feedline.runs.log_frames import is_log
-from feedline.runs.run_config import RunConfig
+from feedline.runs.run_config import RunConfig, SourceInfo
 
 __all__ = ["audit_config", "audit_logs", "find_logs"]
 
@@ -71,7 +70,7 @@ def audit_logs(
     runs = runs_of(found)
     if plan is not None and num_samples is None:
         num_samples = plan.num_indices
-    data = data_of(runs, num_samples)
+    sources = data_of(runs, num_samples)
     tables = [run.counted(rank)[:, 0] for run in runs for rank in run.ranks]
     epochs = np.unique(np.concatenate(tables)).tolist()
     if not epochs:
@@ -83,7 +82,7 @@ def audit_logs(
         num_logs=len(found),
         runs=tuple(_audit_run(run) for run in runs),
         epochs=tuple(
-            _audit_epoch(runs, epoch, data, plan, is_followed=epoch != epochs[-1])
+            _audit_epoch(runs, epoch, sources, plan, is_followed=epoch != epochs[-1])
             for epoch in epochs
         ),
     )
@@ -159,12 +158,18 @@ def _audit_run(run: Run) -> RunAudit:
 
 
 def _audit_epoch(
-    runs: Sequence[Run], epoch: int, data: Data, plan: Plan | None, *, is_followed: bool
+    runs: Sequence[Run],
+    epoch: int,
+    sources: Sequence[SourceInfo],
+    plan: Plan | None,
+    *,
+    is_followed: bool,
 ) -> EpochAudit:
-    counts = count_epoch(runs, epoch, data.num_samples)
+    num_samples = sum(source.num_samples for source in sources)
+    counts = count_epoch(runs, epoch, num_samples)
     expected: Counts | int = 1 if plan is None else planned_counts(plan, runs, epoch)
     is_finished = is_followed or any(_has_end(run, epoch) for run in runs)
-    num_expected = _total(expected, data.num_samples)
+    num_expected = _total(expected, num_samples)
     # In place, because there may be very many samples: too few are below zero, too many above.
     balance = counts.seen
     balance -= expected
@@ -188,27 +193,23 @@ def _audit_epoch(
         num_repeated=int(np.count_nonzero(balance > 0)),
         repeated=_first(balance > 0),
         num_unknown=counts.num_unknown,
-        unknown=tuple(counts.unknown),
-        sources=_audit_sources(balance, expected, data),
+        unknown=counts.unknown,
+        sources=tuple(_audit_source(source, balance, expected) for source in sources),
     )
 
 
-def _audit_sources(balance: Counts, expected: Counts | int, data: Data) -> tuple[SourceAudit, ...]:
-    found = []
-    for name, first, end in data.spans:
-        part = balance[first:end]
-        wanted = expected if isinstance(expected, int) else expected[first:end]
-        found.append(
-            SourceAudit(
-                name=name,
-                first=first,
-                num_expected=_total(wanted, end - first),
-                num_once=_num_once(part, wanted),
-                num_missing=_num_missing(part),
-                num_repeated=int(np.count_nonzero(part > 0)),
-            )
-        )
-    return tuple(found)
+def _audit_source(source: SourceInfo, balance: Counts, expected: Counts | int) -> SourceAudit:
+    name, num_samples, first = source
+    part = balance[first : first + num_samples]
+    wanted = expected if isinstance(expected, int) else expected[first : first + num_samples]
+    return SourceAudit(
+        name=name,
+        first=first,
+        num_expected=_total(wanted, num_samples),
+        num_once=_num_once(part, wanted),
+        num_missing=_num_missing(part),
+        num_repeated=int(np.count_nonzero(part > 0)),
+    )
 
 
 def _total(expected: Counts | int, num_samples: int) -> int:

@@ -20,7 +20,8 @@ def facts_of_log(path: Path) -> dict[str, Any]:
     header = read_log_header(path)
     # Before the records are read: a run that goes on adds to them.
     num_bytes = path.stat().st_size
-    end = _num_bytes_of_header(path)
+    with open(path, "rb") as file:
+        end = len(file.readline())
     epochs: dict[int, dict[str, int]] = {}
     events: list[dict[str, Any]] = []
     total = longest = 0.0
@@ -72,8 +73,3 @@ def facts_of_logs(paths: Sequence[Path]) -> dict[str, Any]:
         "num_cut_short": sum(log["is_cut_short"] for log in logs),
         "logs": logs,
     }
-
-
-def _num_bytes_of_header(path: Path) -> int:
-    with open(path, "rb") as file:
-        return len(file.readline())

@@ -20,9 +20,8 @@ from feedline.runs.run_config_keys import Keys
 
 __all__ = ["RunConfig", "SourceInfo"]
 
-_KEYS = tuple(
-    ["seed", "ranks", "batch_size", "epochs", "grad_acc_steps", "tail", "shuffle", "data"]
-)
+_COUNTS = ("ranks", "epochs", "grad_acc_steps")
+_KEYS = ("seed", *_COUNTS, "batch_size", "tail", "shuffle", "data")
 _TAILS = ("drop", "pad", "even", "exact")
 _MAX_BYTES = 2**20
 _MOST_RANKS = 2**31
@@ -75,8 +74,7 @@ class RunConfig(PlannedData):
             batch_size=keys.optional_integer("batch_size", 1, _MOST_RANKS),
             folder=folder,
         )
-        names = ("ranks", "epochs", "grad_acc_steps")
-        counts: dict[str, Any] = {name: keys.integer(name, 1, 1) for name in names}
+        counts: dict[str, Any] = {name: keys.integer(name, 1, 1) for name in _COUNTS}
         data = read_data(keys.needed("data"), settings)
         batch_size = data.token_budget
         if batch_size is None:
