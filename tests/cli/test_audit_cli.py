@@ -105,7 +105,7 @@ def test_an_unfinished_epoch_fails_only_where_it_should_be_complete(tmp_path: Pa
     [
         (["none"], "no such file"),
         (["empty"], "holds no log"),
-        (["logs"], "--samples must be given"),
+        (["logs"], "--samples is required"),
         (["logs", "--samples", "0"], "--samples=0"),
         (["damaged"], "header"),
         (["logs", "damaged"], "header"),

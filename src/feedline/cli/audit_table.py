@@ -126,6 +126,8 @@ def _faults_of_run(run: RunAudit) -> list[str]:
 
 
 def _faults_of_epoch(epoch: EpochAudit, planned: Planned | None) -> list[str]:
+    from feedline.runs.words import several
+
     listed = [
         ("lost", epoch.num_lost, [_named(index, epoch, planned) for index in epoch.lost]),
         (
@@ -135,7 +137,7 @@ def _faults_of_epoch(epoch: EpochAudit, planned: Planned | None) -> list[str]:
         ("outside of the data", epoch.num_unknown, [str(index) for index in epoch.unknown]),
     ]
     return [
-        f"{count:,} {'sample' if count == 1 else 'samples'} {what}: {', '.join(first)}"
+        f"{several(count, 'sample')} {what}: {', '.join(first)}"
         + (", …" if count > len(first) else "")
         for what, count, first in listed
         if count

@@ -47,7 +47,7 @@ _REMEDIES = {
     "source_row=None": "--no-source-row",
     "memory_budget": "--memory",
     "progress=True": "progress",
-    "num_samples=None": "--samples",
+    "num_samples is required": "--samples is required",
 }
 _ARGUMENTS = {"--samples": "num_samples", "--threads": "num_threads"}
 _GIVEN = "feedline.given"

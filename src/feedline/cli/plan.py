@@ -69,17 +69,18 @@ def plan(
 
 
 def _print(report: PlanReport) -> None:
+    from feedline.runs.words import several
+
     last = ""
     if report.num_batches_in_last_step < report.grad_acc_steps:
         last = f", the last of {report.num_batches_in_last_step:,}"
-    click.echo(
-        f"{report.kind}: {report.num_samples:,} samples on {report.ranks:,} ranks, batches of "
-        f"{report.batch_size:,}"
-    )
+    samples, ranks = several(report.num_samples, "sample"), several(report.ranks, "rank")
+    click.echo(f"{report.kind}: {samples} on {ranks}, batches of {report.batch_size:,}")
     click.echo(f"  epoch {report.epoch}: {report.num_positions:,} positions")
     click.echo(f"  batches per rank: {report.num_batches:,}, equal on all ranks")
     click.echo(f"  steps: {report.num_steps:,} of {report.grad_acc_steps:,} batches{last}")
-    click.echo(f"  run: {report.epochs:,} epochs, {report.num_steps_of_run:,} steps")
+    epochs, steps = several(report.epochs, "epoch"), several(report.num_steps_of_run, "step")
+    click.echo(f"  run: {epochs}, {steps}")
     click.echo(
         f"  tail {report.tail}: {report.num_dropped:,} dropped, {report.num_padded:,} padded"
     )

@@ -103,12 +103,14 @@ def _cursor_in(checkpoint: Path, run: RunConfig) -> Cursor:
 
 
 def _show_step(found: StepOfRank, as_json: bool) -> None:
+    from feedline.runs.words import several
+
     if as_json:
         print_json(found)
         return
     click.echo(
         f"epoch {found.epoch}, step {found.step:,} of {found.num_steps:,}, rank {found.rank:,} of "
-        f"{found.ranks:,}: {len(found.samples):,} samples"
+        f"{found.ranks:,}: {several(len(found.samples), 'sample')}"
     )
     names = ["batch", "slot", "index", "source", "source_index"]
     optional = ["bucket", "chunk", "row", "file"]

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from feedline.report.charts import Bars, Chart, Lines, Panel, Series, Table
 from feedline.report.trace import Trace
-from feedline.report.words import num_ranks, shortened
 from feedline.runs.plan_report import BucketLine
+from feedline.runs.words import num_ranks, shortened
 
 __all__ = ["batch_panel", "tail_panel"]
 

@@ -12,11 +12,11 @@ from feedline.report.mixture_panel import mixture_panel, target_of_mixture
 from feedline.report.plan_trace import trace_of_config
 from feedline.report.quality_panel import quality_panel
 from feedline.report.runs_panel import parts_panel
-from feedline.report.words import in_turn, num_ranks, several
 from feedline.runs.dry_run import DryRun, dry_run
 from feedline.runs.plan_report import PlanReport, report_plan
 from feedline.runs.run_config import RunConfig
 from feedline.runs.shuffle_streams import streams_of
+from feedline.runs.words import in_turn, num_ranks, several
 
 __all__ = ["report_config"]
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from feedline.report.charts import Bars, Chart, Layer, Lines, Map, Mark, Panel, Series
 from feedline.report.trace import Covered, Trace, spread
-from feedline.report.words import num_ranks
 from feedline.runs.naive_sharding import NaiveSharding
+from feedline.runs.words import num_ranks
 
 __all__ = ["coverage_panel"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from feedline.report.charts import Chart, Lines, Panel, Series, Table
 from feedline.report.log_trace import Waits
-from feedline.report.words import seconds_of
 from feedline.runs.audit_result import AuditResult
+from feedline.runs.words import seconds_of
 
 __all__ = ["audit_panel", "wait_panel"]
 

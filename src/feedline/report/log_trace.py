@@ -19,10 +19,10 @@ from feedline.report.trace import (
     spread,
     spread_ranks,
 )
-from feedline.report.words import shortened
 from feedline.runs.audit_runs import Run
 from feedline.runs.log_entries import LoggedBatch
 from feedline.runs.run_config_data import SourceInfo
+from feedline.runs.words import shortened
 
 __all__ = ["Received", "Waits", "trace_of_runs"]
 
@@ -74,7 +74,7 @@ class _CellParts:
 @dataclass
 class Waits:
     """Seconds that ranks waited for data in `[steps[i], steps[i + 1])`: all of them, and the
-    longest. Batches whose wait is no number are left out."""
+    longest. Batches whose wait is not a number are left out."""
 
     steps: Numbers
     total: NDArray[np.float64]

@@ -21,13 +21,13 @@ from feedline.report.mixture_panel import (
 )
 from feedline.report.quality_panel import quality_panel, streams_of_trace
 from feedline.report.runs_panel import runs_panel
-from feedline.report.words import in_turn, seconds_of, several, shortened
 from feedline.runs.audit import audit_config, audit_logs, find_logs
 from feedline.runs.audit_counts import batch_size_of, data_of
 from feedline.runs.audit_result import AuditResult
 from feedline.runs.audit_runs import Run, runs_of
 from feedline.runs.run_config import RunConfig
 from feedline.runs.run_config_data import SourceInfo
+from feedline.runs.words import in_turn, seconds_of, several, shortened
 
 __all__ = ["report_logs"]
 
@@ -61,7 +61,7 @@ def report_logs(
         result = audit_logs(logs, num_samples=num_samples)
     else:
         result = audit_config(logs, config)
-    # Afterwards, because a run that goes on adds to its logs: what was audited is among this.
+    # Afterwards, because a run that has not ended adds to its logs: what was audited is among this.
     everything = runs_of(logs)
     sources = _sources_of(everything, config, num_samples)
     runs = [run for run in everything if any(part.numbers for part in run.ranks.values())]

@@ -10,7 +10,7 @@ import numpy as np
 from feedline.plan import Chunking
 from feedline.report.charts import Layer, Map, Mark, Panel
 from feedline.report.trace import Cell, Trace
-from feedline.report.words import num_ranks, several, shortened
+from feedline.runs.words import num_ranks, several, shortened
 
 __all__ = ["map_panel"]
 

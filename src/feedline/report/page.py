@@ -35,7 +35,7 @@ def render(report: Report) -> str:
     return Template(_read("page.html")).substitute(
         version=html.escape(version("feedline")),
         policy=policy,
-        # A name of a file may hold what is no text.
+        # The name of a file may hold what is not text.
         title=html.escape(report.title).encode(errors="replace").decode(),
         style=style,
         script=script,

@@ -20,10 +20,10 @@ from feedline.report.trace import (
     spread,
     spread_ranks,
 )
-from feedline.report.words import shortened
 from feedline.runs.dry_run import segments_of
 from feedline.runs.run_config import RunConfig
 from feedline.runs.run_steps import segment_of
+from feedline.runs.words import shortened
 
 __all__ = ["trace_of_config"]
 

@@ -8,10 +8,10 @@ from itertools import islice
 
 from feedline.report.charts import Mark, Panel, Span, Table, Timeline
 from feedline.report.trace import Stretch, Trace, spread
-from feedline.report.words import num_ranks, shortened
 from feedline.runs.audit_runs import RankPart, Run
 from feedline.runs.dry_run import DryRun
 from feedline.runs.log_entries import LoggedEvent
+from feedline.runs.words import num_ranks, shortened
 
 __all__ = ["parts_panel", "runs_panel"]
 

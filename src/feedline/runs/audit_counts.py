@@ -52,8 +52,8 @@ def data_of(runs: Sequence[Run], num_samples: int | None) -> tuple[SourceInfo, .
             return sources_from([("", num_samples)])
     if first is None:
         raise InvalidValueError(
-            "num_samples=None must be given, because the logs do not say it; or write it into "
-            "the info of each log"
+            "num_samples is required, because the logs do not say it; or write it into the info "
+            "of each log"
         )
     if odd:
         raise InvalidValueError(

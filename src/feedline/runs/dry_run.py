@@ -166,7 +166,7 @@ def _coverage(
         num_missing, num_repeated = max(0, gap), max(0, -gap)
     else:
         planned = _planned_counts(config, segments[0][0])
-        # What the tail leaves out is known by its number, so it is no loss.
+        # What the tail drops is known by its number, so it is not lost.
         num_missing = int(np.maximum(planned - counts, 0).sum()) - num_dropped
         num_repeated = int(np.maximum(counts - planned, 0).sum())
     return Coverage(

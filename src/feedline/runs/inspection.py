@@ -66,7 +66,7 @@ def inspect_path(path: Path) -> Inspection:
 
 
 def compare(cursor: Cursor, config: RunConfig) -> Fit:
-    """Return whether a run with this config could go on from a cursor."""
+    """Return whether a run with this config could resume from a cursor."""
     plan = config.plan_for(cursor)
     try:
         # The plan's own fields say more than that the data is other data.

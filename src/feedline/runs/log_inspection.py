@@ -18,7 +18,7 @@ def facts_of_log(path: Path) -> dict[str, Any]:
     Memory grows with the epochs and events, and not with the batches.
     """
     header = read_log_header(path)
-    # Before the records are read: a run that goes on adds to them.
+    # Before the records are read: a run that has not ended adds to them.
     num_bytes = path.stat().st_size
     with open(path, "rb") as file:
         end = len(file.readline())

@@ -26,7 +26,7 @@ __all__ = ["NaiveSharding"]
 class NaiveSharding:
     """One epoch under naive sharding; each of `parts` is a part of it on one world size.
 
-    The last part goes on to the end of the epoch, whatever its number of batches. `num_repeated`
+    The last part lasts to the end of the epoch, whatever its number of batches. `num_repeated`
     counts each time that a sample is consumed again. `fewest_batches` and `most_batches` are those
     of the ranks in the last part; the run `hangs` where they differ, with `num_waiting_ranks`.
 

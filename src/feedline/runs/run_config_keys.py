@@ -66,7 +66,7 @@ class Keys:
         return self.values[key]
 
     def scalar(self, key: str, default: Any = None) -> Any:
-        """Return a value that is no collection; without a default the key must be there."""
+        """Return a single value; without a default the key must be there."""
         value = self.values.get(key)
         if value is None:
             value = self.needed(key) if default is None else default
