@@ -59,7 +59,7 @@ def demo(
 
     from feedline.cli.demo_story import Story
     from feedline.report import report_logs, write_report
-    from feedline.report.target import check_target
+    from feedline.report.page import check_target
 
     default = Path("feedline-demo.html") if folder is None else folder / "report.html"
     target = report or default

@@ -18,10 +18,9 @@ from feedline.cli.configs import (
 from feedline.cli.printing import format_bytes, print_json, print_table
 
 if TYPE_CHECKING:
-    from feedline.runs.chunk_reads import ChunkReads
     from feedline.runs.dry_run import DryRun
     from feedline.runs.naive_sharding import NaiveSharding
-    from feedline.runs.plan_report import PlanReport
+    from feedline.runs.plan_report import ChunkReads, PlanReport
 
 __all__ = ["plan"]
 

@@ -65,7 +65,7 @@ def report(
       feedline report logs --config run.yaml --title "Run 7"
     """
     from feedline.report import report_config, write_report
-    from feedline.report.target import check_target
+    from feedline.report.page import check_target
 
     of_plan = {"--ranks": ranks, "--batch-size": batch_size, "--epoch": epoch, "--resize": resize}
     of_logs = {"--config": config, "--samples": samples}

@@ -15,7 +15,7 @@ from feedline.report.runs_panel import parts_panel
 from feedline.runs.dry_run import DryRun, dry_run
 from feedline.runs.plan_report import PlanReport, report_plan
 from feedline.runs.run_config import RunConfig
-from feedline.runs.shuffle_streams import streams_of
+from feedline.runs.shuffle_quality import streams_of
 from feedline.runs.words import in_turn, num_ranks, several
 
 __all__ = ["report_config"]

@@ -22,7 +22,6 @@ from feedline.report.trace import (
 )
 from feedline.runs.dry_run import segments_of
 from feedline.runs.run_config import RunConfig
-from feedline.runs.run_steps import segment_of
 from feedline.runs.words import shortened
 
 __all__ = ["trace_of_config"]
@@ -131,7 +130,7 @@ def trace_of_config(config: RunConfig, epoch: int, sizes: Sequence[int] | None) 
 def _parts_of(config: RunConfig, epoch: int, sizes: Sequence[int] | None) -> list[_Part]:
     """Return the parts that have steps, or raise if none has."""
     if sizes is None:
-        segment = segment_of(config, epoch)
+        segment = config.segment(epoch)
         segments = [(segment, segment.num_batches)]
     else:
         segments = segments_of(config, sizes, epoch)

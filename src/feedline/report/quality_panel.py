@@ -8,8 +8,7 @@ import numpy as np
 
 from feedline.report.charts import Chart, Lines, Measures, Panel, Scatter, Series
 from feedline.report.trace import Trace
-from feedline.runs.shuffle_quality import Measure, measures_of
-from feedline.runs.shuffle_streams import Stream, split_by_source
+from feedline.runs.shuffle_quality import Measure, Stream, measures_of, split_by_source
 
 __all__ = ["quality_panel", "streams_of_trace"]
 

@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 
 from feedline.errors import InvalidValueError, check_integer
 from feedline.plan import Cursor, PastSegment, Segment
-from feedline.runs.chunk_reads import ChunkReads, count_reads
 from feedline.runs.naive_sharding import NaiveSharding
-from feedline.runs.plan_report import can_enumerate, naive_of
+from feedline.runs.plan_report import ChunkReads, can_enumerate, count_reads, naive_of
 from feedline.runs.run_config import RunConfig
 
 __all__ = ["Coverage", "DryRun", "Part", "dry_run", "segments_of"]

@@ -12,7 +12,7 @@ from typing import Any
 
 from feedline.errors import InvalidValueError, check_integer
 from feedline.feed.data_plan import DataPlan
-from feedline.plan import Chunking, Cursor, Mixture, Plan
+from feedline.plan import Chunking, Cursor, Mixture, Plan, Segment
 from feedline.plan.frozen import store
 from feedline.plan.seeds import check_seed
 from feedline.runs.run_config_data import PlannedData, Settings, SourceInfo, read_data
@@ -109,6 +109,53 @@ class RunConfig(PlannedData):
     def chunks(self) -> Chunking | None:
         """How the data is cut into chunks, where it is."""
         return self.plan.chunks
+
+    def segment(self, epoch: int) -> Segment:
+        """Return one epoch of the run, dealt to its ranks."""
+        epoch = check_integer("epoch", epoch, 0)
+        return self.plan.segment(world_size=self.ranks, batch_size=self.batch_size, epoch=epoch)
+
+    def num_steps_in(self, epoch: int) -> int:
+        """Return the number of steps of an epoch; the last one may have fewer batches."""
+        return -(-self.segment(epoch).num_batches // self.grad_acc_steps)
+
+    @property
+    def num_steps(self) -> int:
+        """The number of steps of all epochs.
+
+        Examples:
+            >>> values = {"batch_size": 10, "epochs": 3, "data": {"samples": 1000}}
+            >>> RunConfig.from_dict(values).num_steps
+            300
+        """
+        num_uneven = self._num_uneven_epochs
+        uneven = sum(self.num_steps_in(epoch) for epoch in range(num_uneven))
+        num_even = self.epochs - num_uneven
+        return uneven + (num_even * self.num_steps_in(num_uneven) if num_even else 0)
+
+    def find_step(self, step: int) -> tuple[int, int]:
+        """Return the epoch of a step of the run, and its number in that epoch."""
+        left = step = check_integer("step", step, 0)
+        num_uneven = self._num_uneven_epochs
+        for epoch in range(num_uneven):
+            num_steps = self.num_steps_in(epoch)
+            if left < num_steps:
+                return epoch, left
+            left -= num_steps
+        if num_uneven < self.epochs:
+            more, left = divmod(left, self.num_steps_in(num_uneven))
+            if num_uneven + more < self.epochs:
+                return num_uneven + more, left
+        raise InvalidValueError(
+            f"step={step} must be in [0, {self.num_steps - 1}], the steps of the run's "
+            f"{self.epochs} epochs; name the epoch to count from its start"
+        )
+
+    @property
+    def _num_uneven_epochs(self) -> int:
+        """How many epochs may differ in length; those after them are all alike."""
+        phases = () if self.mixture is None else self.mixture.phases
+        return min(max((phase.epoch + 1 for phase in phases), default=0), self.epochs)
 
     def source_of(self, index: int) -> tuple[SourceInfo, int]:
         """Return the source that holds an index, and the index inside that source."""

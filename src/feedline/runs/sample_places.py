@@ -10,7 +10,6 @@ import numpy as np
 from feedline.errors import InvalidValueError, check_integer
 from feedline.plan import Cursor, PastSegment, Replay
 from feedline.runs.run_config import RunConfig
-from feedline.runs.run_steps import find_step
 
 __all__ = [
     "PlacedSample",
@@ -87,7 +86,7 @@ def samples_of_step(
     if cursor is not None:
         epoch = cursor.epoch
     if epoch is None:
-        epoch, step = find_step(config, step)
+        epoch, step = config.find_step(step)
     replay = _replay(config, epoch, cursor)
     num_steps = -(-replay.num_batches // config.grad_acc_steps)
     step = check_integer(
