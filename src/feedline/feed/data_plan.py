@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from feedline.errors import InvalidValueError, PlanMismatchError
-from feedline.plan import Cursor, Plan, Remaining, Segment
+from feedline.plan import Cursor, EpochOrder, Mixture, Plan, Remaining, Segment
+from feedline.plan.frozen import store
 from feedline.store import PartedStore, Store
 from feedline.store.matrix import MatrixStore
 
@@ -38,6 +39,9 @@ class DataPlan(Plan):
                 f"plan.num_indices={self.plan.num_indices} must be at most the store's number of "
                 f"samples, {num_samples}; make the plan for this store"
             )
+        inner = self.plan
+        answers = {"tail": inner.tail, "chunks": inner.chunks, "buckets": inner.buckets}
+        store(self, **answers, preload=inner.preload)
 
     @property
     def num_indices(self) -> int:
@@ -49,8 +53,27 @@ class DataPlan(Plan):
     def largest_batch(self, batch_size: int) -> int:
         return self.plan.largest_batch(batch_size)
 
-    def full_batch(self, batch_size: int) -> int | None:
-        return self.plan.full_batch(batch_size)
+    def bucket_batch_size(self, bucket: int, batch_size: int) -> int:
+        return self.plan.bucket_batch_size(bucket, batch_size)
+
+    @property
+    def has_equal_batches(self) -> bool:
+        return self.plan.has_equal_batches
+
+    @property
+    def ignores_batch_size(self) -> bool:
+        return self.plan.ignores_batch_size
+
+    @property
+    def mixture(self) -> Mixture | None:
+        return self.plan.mixture
+
+    @property
+    def num_listed(self) -> int:
+        return self.plan.num_listed
+
+    def epoch_order(self, epoch: int, bucket: int = 0) -> EpochOrder | None:
+        return self.plan.epoch_order(epoch, bucket)
 
     def describe(self) -> dict[str, Any]:
         return {"kind": "data", "data": self._describe_data(), "plan": self.plan.describe()}

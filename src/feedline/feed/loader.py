@@ -165,8 +165,9 @@ class PlannedLoader:
     @property
     def batch_size(self) -> int | None:
         """The number of samples of a full batch on one rank; None if batches differ."""
-        size = self.position.plan.full_batch(self.position.batch_size)
-        return None if size is None else size * self.batching.num_entries
+        if not self.position.plan.has_equal_batches:
+            return None
+        return self.position.batch_size * self.batching.num_entries
 
     @property
     def peers(self) -> Peers:

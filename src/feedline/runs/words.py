@@ -1,4 +1,4 @@
-"""Numbers and names in the words of a report."""
+"""Numbers and names in the words of reports and commands."""
 
 from __future__ import annotations
 
