@@ -16,7 +16,6 @@ from feedline.errors import (
     check_choice,
     check_integer,
 )
-from feedline.feed.id_trail import IdTrail
 from feedline.feed.readahead import ReadAhead
 from feedline.store.matrix import FetchedRows, MatrixStore, rows_of_request
 
@@ -91,9 +90,6 @@ class ChunkLoader:
         self._convert = _converter(check_choice("output", output, OUTPUTS))
         self._reader = reader or _InThread(check_integer("num_ahead", num_ahead, 0))
         self._num_delivered = 0
-        #: Whether batches are compared with the plan as they are handed out.
-        self.tracks_ids = False
-        self._trail: IdTrail | None = None
         self._latest_rows: NDArray[np.int64] | None = None
 
     @property
@@ -109,10 +105,6 @@ class ChunkLoader:
     def num_batches_left(self) -> int:
         """Return how many batches the next pass has."""
         return int(self._planned("n_batches_left")(self.n_obs))
-
-    def agrees_with_plan(self) -> bool:
-        """Return whether the batches of this pass were those of the plan; see `tracks_ids`."""
-        return self._trail is None or self._trail.agrees
 
     def latest_ids(self) -> NDArray[np.int64]:
         """Return the numbers of the rows of the batch that was handed out last."""
@@ -181,8 +173,6 @@ class ChunkLoader:
                     batch = self._batch(matrix, rows)
                     self._num_delivered += 1
                     self._latest_rows = rows
-                    if self._trail is not None:
-                        self._trail.deliver(rows)
                     yield batch
                 # Held any longer, the memory of these rows could not be used again.
                 del request
@@ -196,12 +186,7 @@ class ChunkLoader:
             if number == 0:
                 # Only now has the sampler begun; until then the state is that of the last pass.
                 self._num_delivered = 0
-                self._trail = self._new_trail()
             yield request
-
-    def _new_trail(self) -> IdTrail | None:
-        planned = getattr(self.sampler, "planned_rows", None)
-        return None if planned is None or not self.tracks_ids else IdTrail(planned(self.n_obs))
 
     def _load(self, request: Request) -> LoadedRequest:
         wanted = request["requests"]

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from feedline.errors import CursorFormatError, EmptyEpochError, check_integer
+from feedline.errors import CursorFormatError, EmptyEpochError, InvalidValueError, check_integer
 from feedline.feed.blocks import BlocksAhead
 from feedline.feed.guard import Guard
 from feedline.feed.peers import Peers
@@ -209,7 +209,7 @@ class Position:
             return _checked(self._fresh(self._epoch + 1), batching)
         if self._loaded is None:
             return self.num_batches(batching)
-        segment = self._segment()
+        segment = self.next_segment()
         return batching.num_batches(segment.num_batches - segment.num_done)
 
     def has_ended(self, batching: Batching = SINGLE) -> bool:
@@ -218,17 +218,23 @@ class Position:
             return self._pass.has_ended
         if self._loaded is None:
             return False
-        segment = self._segment()
+        segment = self.next_segment()
         is_empty = not batching.num_batches(segment.num_batches - segment.num_done)
         return is_empty and _is_finished(segment, self._loaded)
 
     # Passes.
 
-    def begin(self, batching: Batching = SINGLE) -> Pass:
-        """Begin a pass, once all ranks agree on it."""
-        if self.has_ended(batching):
+    def begin(self, batching: Batching = SINGLE, *, moves_on: bool = True) -> Pass:
+        """Begin a pass, once all ranks agree on it.
+
+        Args:
+            batching: How entries make batches.
+            moves_on: Whether an epoch that has ended is followed by the next one; else it is begun
+                again, as samplers of torch do.
+        """
+        if moves_on and self.has_ended(batching):
             self._go_to(self._epoch + 1)
-        segment = self._segment()
+        segment = self.next_segment()
         if self._loaded is None:
             _checked(segment, batching)
         if self._new_weights is not None:
@@ -246,8 +252,8 @@ class Position:
         """The pass that is running or has ended, unless the position was moved since it began."""
         return self._pass
 
-    def _segment(self) -> Segment:
-        """Return where the next pass begins, if the epoch has not ended."""
+    def next_segment(self) -> Segment:
+        """Return where the next pass begins, unless the epoch has ended."""
         if self._loaded is None:
             return self._fresh(self._epoch)
         sizes = self._sizes()
@@ -285,9 +291,12 @@ class Position:
     # Weights that change while running.
 
     @property
-    def weights(self) -> Weights | None:
+    def weights(self) -> Weights:
         """The weights of a mixture and their temperature, as given or as last changed."""
-        return self._new_weights or self.plan.weights_now
+        weights = self._new_weights or self.plan.weights_now
+        if weights is None:
+            raise InvalidValueError("this plan has no weights; use a Mixture")
+        return weights
 
     def reweight(self, weights: Sequence[float], temperature: float) -> None:
         """Use other weights from the next pass on; a pass that is running goes on as it was.
@@ -327,7 +336,7 @@ class Position:
         if self._loaded is not None and self._new_weights is None:
             return self._loaded
         if self._new_weights is not None:
-            segment = self._segment()
+            segment = self.next_segment()
             return self._cursor(segment, segment.num_done)
         return self.cursor_at(self._epoch, 0)
 

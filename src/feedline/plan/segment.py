@@ -116,6 +116,10 @@ class Plan(ABC):
         """Return how many samples a full batch of a rank has; None if that differs."""
         return batch_size
 
+    def target_samples(self, world_size: int) -> int:
+        """Return how many samples a rank gets in an epoch, at most."""
+        return -(-self.num_indices // world_size)
+
     @property
     def fields(self) -> dict[str, Any]:
         """Everything that decides the order, with the version of the algorithms."""

@@ -15,6 +15,7 @@ from feedline.runs.log_entries import LoggedBatch, LoggedEvent
 from feedline.runs.logged import LoggedLoader
 from feedline.runs.plan_report import PlanReport, report_plan
 from feedline.runs.run_config import RunConfig
+from feedline.runs.run_log import RunLog
 from feedline.runs.sample_places import samples_of_step, times_of_sample
 from feedline.runs.shuffle_quality import measure_quality
 
@@ -31,6 +32,7 @@ __all__ = [
     "PlanReport",
     "RunAudit",
     "RunConfig",
+    "RunLog",
     "SourceAudit",
     "audit_logs",
     "dry_run",

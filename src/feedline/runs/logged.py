@@ -3,32 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from time import perf_counter
 from typing import Any
 
-from feedline.errors import InvalidValueError
-from feedline.runs.consumption_log import ConsumptionLog
+from feedline.feed import Loader, LoaderWrapper, Recorder, logged
 
 __all__ = ["LoggedLoader"]
 
 
-class LoggedLoader:
+class LoggedLoader(LoaderWrapper):
     """Any of Feedline's loaders, with a log of what it hands out.
 
-    Everything else is that of the loader, so this stands wherever the loader does, as in a
-    `StepScheduler`. When the last batch of an epoch is out, the event `epoch_end` is logged.
+    Feedline's own loaders take `log=` too; this is for a log that is opened by hand. When the last
+    batch of an epoch is out, the event `epoch_end` is logged.
 
     Args:
-        loader: One of Feedline's loaders, or any that has `latest_ids`.
-        log: Where to write.
-        log_step: Returns the number of the step that a batch is for, as
-            `lambda: scheduler.step`; by default each batch is a step. May be set later.
+        loader: A loader that says which samples it delivers.
+        log: Where to write, such as a `ConsumptionLog`.
+        log_step: Returns the number of the step that a batch is for; by default each batch is a
+            step. A `StepScheduler` sets it.
 
     Examples:
         >>> import tempfile
         >>> from feedline.feed import Feed
         >>> from feedline.plan import SamplePlan, Shuffled
-        >>> from feedline.runs import read_log
+        >>> from feedline.runs import ConsumptionLog, read_log
         >>> from feedline.store import FolderStore, pack
         >>> folder = tempfile.TemporaryDirectory()
         >>> _ = pack({"x": range(100)}, f"{folder.name}/data")
@@ -46,79 +44,22 @@ class LoggedLoader:
     """
 
     def __init__(
-        self, loader: Any, log: ConsumptionLog, *, log_step: Callable[[], int] | None = None
+        self, loader: Loader[Any], log: Recorder, *, log_step: Callable[[], int] | None = None
     ) -> None:
-        if not callable(getattr(loader, "latest_ids", None)):
-            raise InvalidValueError(
-                f"loader={type(loader).__name__} has no latest_ids, so it cannot be logged; use "
-                "one of Feedline's loaders"
-            )
-        self.loader = loader
+        super().__init__(loader)
         self.log = log
         self.log_step = log_step
         self._num_handed_out = 0
 
-    def __getattr__(self, name: str) -> Any:
-        if name == "loader":
-            raise AttributeError(name)
-        return getattr(self.loader, name)
-
-    @property
-    def tracks_ids(self) -> bool:
-        """Whether the loader compares batches with the plan as they are handed out."""
-        return bool(self.loader.tracks_ids)
-
-    @tracks_ids.setter
-    def tracks_ids(self, wanted: bool) -> None:
-        self.loader.tracks_ids = wanted
-
-    def __len__(self) -> int:
-        """The number of batches of a whole epoch."""
-        return len(self.loader)
-
     def __iter__(self) -> Iterator[Any]:
-        count = getattr(self.loader, "num_batches_left", None)
-        num_batches = None if count is None else int(count())
+        num_batches = self.num_batches_left()
         # At once, and not with the first batch: the loader begins its pass here.
-        return self._logged(iter(self.loader), num_batches)
+        return logged(self._counted(iter(self.loader)), self, self.log, num_batches, self._step)
 
-    def _logged(self, batches: Iterator[Any], num_batches: int | None) -> Iterator[Any]:
-        number = 0
-        try:
-            while True:
-                start = perf_counter()
-                try:
-                    batch = next(batches)
-                except StopIteration:
-                    if num_batches is None:
-                        self._log_end()
-                    return
-                self._record(number, perf_counter() - start)
-                number += 1
-                if number == num_batches:
-                    # Whoever counts the batches does not ask for one more.
-                    self._log_end()
-                yield batch
-        finally:
-            close = getattr(batches, "close", None)
-            if close is not None:
-                close()
-
-    def _record(self, number: int, waited: float) -> None:
-        loader = self.loader
-        is_real = getattr(loader, "latest_is_real", None)
-        self._num_handed_out += 1
-        self.log.record(
-            epoch=loader.epoch,
-            step=self._step(),
-            batch=number,
-            ids=loader.latest_ids(),
-            is_real=None if is_real is None else is_real(),
-            wait=waited,
-        )
-
-    def _log_end(self) -> None:
-        self.log.event("epoch_end", epoch=self.loader.epoch, step=self._step())
+    def _counted(self, batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            self._num_handed_out += 1
+            yield batch
 
     def _step(self) -> int:
         return self._num_handed_out - 1 if self.log_step is None else self.log_step()

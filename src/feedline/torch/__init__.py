@@ -3,6 +3,8 @@
 Needs the extra `feedline[torch]`.
 """
 
+from typing import TYPE_CHECKING
+
 try:
     import torch as _torch  # noqa: F401
 except ModuleNotFoundError as error:
@@ -12,33 +14,56 @@ except ModuleNotFoundError as error:
         "feedline.torch needs torch, which is not installed; install feedline[torch]", name="torch"
     ) from None
 
-from feedline.torch.buckets import BucketBatchSampler, SequentialBucketSampler
+from feedline.feed import FoundPeers as Peers
+from feedline.lazy import names_elsewhere
+from feedline.steps import StepScheduler, StepSchedulerConfig
+from feedline.torch.buckets import BucketBatchSampler
 from feedline.torch.calculator import BucketCalculator
 from feedline.torch.chunk_loader import ChunkLoader, ChunkTensors
-from feedline.torch.distributed import DistributedSampler
-from feedline.torch.folder_config import FolderConfig
-from feedline.torch.lazy_folder import LazyFolderDataset, SequifierDatasetFromFolderLazy
+from feedline.torch.feed_dataset import FeedDataset
 from feedline.torch.loader import DataLoader
-from feedline.torch.mixture import MixtureSampler
 from feedline.torch.mixture_dataset import MixtureDataset
 from feedline.torch.multiresolution import MultiresolutionDataset
-from feedline.torch.peers import Peers
+from feedline.torch.peers import TorchPeers
+from feedline.torch.sampler import BatchPlanSampler, PlanSampler, SampleSampler
 from feedline.torch.shield import shield_worker
-from feedline.torch.step_scheduler import StepScheduler, StepSchedulerConfig, TorchPeers
+
+if TYPE_CHECKING:
+    from feedline.compat.bucket_sampler import SequentialBucketSampler
+    from feedline.compat.distributed_sampler import DistributedSampler
+    from feedline.compat.folder_config import FolderConfig
+    from feedline.compat.lazy_folder import LazyFolderDataset, SequifierDatasetFromFolderLazy
+    from feedline.compat.mixture_sampler import MixtureSampler
+
+__getattr__ = names_elsewhere(
+    __name__,
+    {
+        "DistributedSampler": "feedline.compat.distributed_sampler",
+        "FolderConfig": "feedline.compat.folder_config",
+        "LazyFolderDataset": "feedline.compat.lazy_folder",
+        "MixtureSampler": "feedline.compat.mixture_sampler",
+        "SequentialBucketSampler": "feedline.compat.bucket_sampler",
+        "SequifierDatasetFromFolderLazy": "feedline.compat.lazy_folder",
+    },
+)
 
 __all__ = [
+    "BatchPlanSampler",
     "BucketBatchSampler",
     "BucketCalculator",
     "ChunkLoader",
     "ChunkTensors",
     "DataLoader",
     "DistributedSampler",
+    "FeedDataset",
     "FolderConfig",
     "LazyFolderDataset",
     "MixtureDataset",
     "MixtureSampler",
     "MultiresolutionDataset",
     "Peers",
+    "PlanSampler",
+    "SampleSampler",
     "SequentialBucketSampler",
     "SequifierDatasetFromFolderLazy",
     "StepScheduler",

@@ -16,7 +16,6 @@ from feedline.errors import check_choice, check_integer, check_positive
 from feedline.feed import ChunkLoader as PlainLoader
 from feedline.store.matrix import MatrixStore
 from feedline.torch.chunk_workers import RequestsInWorkers
-from feedline.torch.guard import compare_ranks
 
 __all__ = ["ChunkLoader", "ChunkTensors"]
 

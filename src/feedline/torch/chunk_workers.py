@@ -15,7 +15,6 @@ from torch.utils.data import DataLoader, Dataset
 from feedline.feed.chunk_loader import LoadedRequest
 from feedline.store.csr_store import csr_of_views
 from feedline.store.matrix import MatrixStore, rows_of_request
-from feedline.torch.loader_arguments import as_is
 from feedline.torch.shield import Shielded, born_shielded
 
 __all__ = ["RequestsInWorkers"]
@@ -44,7 +43,7 @@ class RequestsInWorkers:
             prefetch_factor=num_ahead,
             persistent_workers=persistent_workers,
             multiprocessing_context=context,
-            collate_fn=as_is,
+            collate_fn=_as_is,
             worker_init_fn=Shielded(),
         )
 
@@ -109,3 +108,7 @@ class _SentRows:
         values = slice(indptr[first], indptr[end])
         edges = indptr[first : end + 1] - indptr[first]
         return csr_of_views(data[values], indices[values], edges, self.shape[1])
+
+
+def _as_is(rows: Any) -> Any:
+    return rows

@@ -2,20 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from typing import Any
 
-from torch.utils.data import BatchSampler, default_collate, default_convert
+from torch.utils.data import BatchSampler, IterableDataset, default_collate, default_convert
 
 from feedline.errors import InvalidValueError
-from feedline.torch.distributed import SampleSampler
-from feedline.torch.plan_sampler import PlanSampler
+from feedline.feed import Batching
+from feedline.torch.sampler import PlanSampler, SampleSampler
 
-__all__ = ["SampleBatches", "as_is", "check_no_batching", "collate_whole", "plan_sampler_of"]
+__all__ = [
+    "check_dataset",
+    "check_exact",
+    "check_no_batching",
+    "collate_whole",
+    "plan_sampler_of",
+]
+
+
+def check_exact(options: Mapping[str, Any]) -> None:
+    """Raise if an option of torch's loader would lose the place, or would be ignored."""
+    if not options.get("in_order", True):
+        raise InvalidValueError(
+            "in_order=False must be True: batches that come in any order cannot be counted, so a "
+            "resumed run would lose some and repeat others; leave it out"
+        )
+    if options.get("generator") is not None:
+        raise InvalidValueError(
+            "generator must be left out: it would not change the order, which seed= decides, on "
+            "every rank alike; use seed="
+        )
+
+
+def check_dataset(dataset: Any) -> int:
+    """Return the number of samples of a map-style dataset, or raise."""
+    if isinstance(dataset, IterableDataset):
+        raise InvalidValueError(
+            f"dataset={type(dataset).__name__} must be a map-style dataset or one of "
+            "Feedline's iterable ones; give others to torch's DataLoader"
+        )
+    if not hasattr(dataset, "__len__"):
+        raise InvalidValueError(f"dataset={dataset!r:.80} must have a length")
+    return len(dataset)
 
 
 def check_no_batching(
-    sampler: Any, batch_sampler: Any, batch_size: int | None, shuffle: bool | None
+    sampler: Any,
+    batch_sampler: Any,
+    batch_size: int | None,
+    shuffle: bool | None,
+    given: Mapping[str, Any],
 ) -> None:
     """Raise if batches are described that the dataset itself makes."""
     if sampler is not None or batch_sampler is not None or shuffle or batch_size not in (None, 1):
@@ -23,27 +59,37 @@ def check_no_batching(
             f"batch_size={batch_size!r}, shuffle={shuffle!r} and samplers must be left out: the "
             "dataset makes its own batches; set these in its configuration"
         )
+    _check_left_out(given, "the dataset")
 
 
 def plan_sampler_of(
-    sampler: Any, batch_sampler: Any, batch_size: int | None
-) -> tuple[PlanSampler[Any], int]:
-    """Return our sampler in what a loader was given, and how many of its entries make a batch."""
+    sampler: Any,
+    batch_sampler: Any,
+    batch_size: int | None,
+    drop_last: bool,
+    given: Mapping[str, Any],
+) -> tuple[PlanSampler[Any], Batching]:
+    """Return our sampler in what a loader was given, and how its entries make batches."""
     if type(batch_sampler) is BatchSampler:
-        sampler, batch_size, batch_sampler = batch_sampler.sampler, batch_sampler.batch_size, None
+        sampler, batch_size, batch_sampler, drop_last = (
+            *(batch_sampler.sampler, batch_sampler.batch_size, None),
+            batch_sampler.drop_last,
+        )
     if batch_sampler is None:
         if isinstance(sampler, SampleSampler):
-            return sampler, batch_size or 1
+            _check_left_out(given, "the sampler")
+            return sampler, Batching(batch_size or 1, drop_last and batch_size is not None)
         if isinstance(sampler, PlanSampler):
             raise InvalidValueError(
                 f"sampler={type(sampler).__name__} yields batches; give it as batch_sampler"
             )
-    elif isinstance(batch_sampler, PlanSampler) and not isinstance(batch_sampler, SampleSampler):
-        return batch_sampler, 1
     elif isinstance(batch_sampler, SampleSampler):
         raise InvalidValueError(
             f"batch_sampler={type(batch_sampler).__name__} yields samples; give it as sampler"
         )
+    elif isinstance(batch_sampler, PlanSampler):
+        _check_left_out(given, "the sampler")
+        return batch_sampler, Batching()
     chosen = sampler if batch_sampler is None else batch_sampler
     raise InvalidValueError(
         f"sampler={type(chosen).__name__} must be one of Feedline's, which know their place; use "
@@ -51,17 +97,14 @@ def plan_sampler_of(
     )
 
 
-class SampleBatches(BatchSampler):
-    """torch's BatchSampler around one of our samplers, cutting batches out of whole blocks."""
-
-    def __iter__(self) -> Iterator[list[int]]:
-        assert isinstance(self.sampler, SampleSampler)
-        return self.sampler.batches(self.batch_size, self.drop_last)
-
-
-def as_is(batch: Any) -> Any:
-    """Return a batch that a dataset has made, as it is."""
-    return batch
+def _check_left_out(given: Mapping[str, Any], owner: str) -> None:
+    """Raise if something is given that the sampler or the dataset decides."""
+    named = [name for name, value in given.items() if value is not None]
+    if named:
+        raise InvalidValueError(
+            f"{named[0]}={given[named[0]]!r:.80} must be left out, because {owner} decides it; "
+            f"give it to {owner}"
+        )
 
 
 def collate_whole(batch: Any) -> Any:

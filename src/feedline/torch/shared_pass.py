@@ -14,7 +14,7 @@ import torch
 from feedline.errors import InvalidValueError
 from feedline.plan import PastSegment, Plan, Segment
 
-__all__ = ["SharedPlace"]
+__all__ = ["SharedPass"]
 
 _MAX_HISTORY = 256
 _MAX_WORKERS = 256
@@ -23,7 +23,7 @@ _PROCESSES = 8
 _HISTORY = _PROCESSES + _MAX_WORKERS
 
 
-class SharedPlace:
+class SharedPass:
     """The epoch, and where in it the next pass begins."""
 
     def __init__(self) -> None:

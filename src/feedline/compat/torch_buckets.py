@@ -15,7 +15,7 @@ from feedline.plan.bucket_deal import BucketRest
 from feedline.plan.frozen import store
 from feedline.plan.interleave import Consecutive, Layout
 from feedline.plan.orders import DeferredEpoch
-from feedline.torch.torch_order import ListedEpoch, check_torch_seed, generator_of, random_order
+from feedline.compat.torch_order import ListedEpoch, check_torch_seed, generator_of, random_order
 
 __all__ = ["TorchBucketPlan"]
 

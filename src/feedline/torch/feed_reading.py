@@ -1,9 +1,10 @@
-"""Reading the batches of a folder as tensors: with threads in one process, or in a worker."""
+"""Reading batches of a store as tensors: with threads in one process, or in a worker."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from itertools import chain, islice, pairwise, repeat
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain, islice, pairwise
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,25 +20,22 @@ from feedline.store.protocol import make_out
 from feedline.torch.regions import Regions, share_batches
 from feedline.torch.tensors import as_tensor
 
-__all__ = ["PARTS", "FolderBatch", "batches_in_slabs", "batches_in_worker"]
+__all__ = ["Arrange", "Tensors", "batches_in_slabs", "batches_in_worker"]
 
 Tensors = dict[str, torch.Tensor]
-FolderBatch = tuple[Tensors, Tensors, None, None, None]
-PARTS = ("sequences/", "targets/")
+Arrange = Callable[[Sequence[Tensors]], Any]
 _ROWS_AT_ONCE = 1024
 
 
 def batches_in_slabs(
-    slabs: Slabs, columns: Mapping[str, Column]
-) -> Iterator[tuple[int, list[FolderBatch]]]:
+    slabs: Slabs, columns: Mapping[str, Column], prefixes: Sequence[str], arrange: Arrange
+) -> Iterator[tuple[int, list[Any]]]:
     """Yield the number of the first batch of each slab, and its batches, as views of the slab."""
     try:
         for slab in slabs:
             sizes = [end - first for first, end in pairwise(slab.block.bounds.tolist())]
-            sequences, targets = (_split(slab.arrays, sizes, columns, prefix) for prefix in PARTS)
-            nothing = repeat(None)
-            batches = list(zip(sequences, targets, nothing, nothing, nothing, strict=False))
-            yield slab.block.first, batches
+            parts = [_split(slab.arrays, sizes, columns, prefix) for prefix in prefixes]
+            yield slab.block.first, list(map(arrange, zip(*parts, strict=True)))
     finally:
         slabs.close()
 
@@ -61,22 +59,26 @@ def batches_in_worker(
     numbers: range,
     regions: Regions | None,
     memory_budget: int,
-) -> Iterator[FolderBatch]:
+    prefixes: Sequence[str],
+    arrange: Arrange,
+) -> Iterator[Any]:
     """Yield the batches with these numbers, in regions if there are any.
 
     Batches that are read together take at most a quarter of the budget, because some wait in the
     queue of the worker, or are in use, while the next ones are read.
     """
 
-    def read(some: list[NDArray[np.int64]]) -> Iterator[FolderBatch]:
+    def read(some: list[NDArray[np.int64]]) -> Iterator[Any]:
         indices, sizes = np.concatenate(some), [len(batch) for batch in some]
         if regions is None:
             arrays = make_out(store.columns, len(indices), None)
             gather_samples(store, chunking, indices, arrays)
-            return _copied_batches(arrays, sizes, store.columns)
-        arrays, parts = share_batches(regions, store.columns, sizes, PARTS)
+            parts = [_split(arrays, sizes, store.columns, prefix) for prefix in prefixes]
+            # Batches that share no memory: torch would send all that is shared with each.
+            return (arrange([_copied(part) for part in batch]) for batch in zip(*parts, strict=True))
+        arrays, shared = share_batches(regions, store.columns, sizes, prefixes)
         gather_samples(store, chunking, indices, arrays)
-        return ((inputs, outputs, None, None, None) for inputs, outputs in parts)
+        return map(arrange, shared)
 
     # One batch at first, so that it comes soon, then more and more together.
     batches = picked_batches(segment, rank, numbers)
@@ -93,15 +95,6 @@ def batches_in_worker(
             found = chain.from_iterable(read([batch]) for batch in some)
         yield from found
         count = min(2 * count, num_most)
-
-
-def _copied_batches(
-    arrays: Arrays, sizes: list[int], columns: Mapping[str, Column]
-) -> Iterator[FolderBatch]:
-    """Yield batches that share no memory: torch would send all that is shared with each."""
-    sequences, targets = (_split(arrays, sizes, columns, prefix) for prefix in PARTS)
-    for inputs, outputs in zip(sequences, targets, strict=True):
-        yield _copied(inputs), _copied(outputs), None, None, None
 
 
 def _copied(columns: Tensors) -> Tensors:

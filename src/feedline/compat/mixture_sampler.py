@@ -1,4 +1,4 @@
-"""A mixture sampler that begins anywhere, with weights that may change on the way."""
+"""A mixture sampler, with weights that may change on the way."""
 
 from __future__ import annotations
 
@@ -7,23 +7,22 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
+from feedline.compat.distributed_sampler import SkippingSampler
+from feedline.compat.torch_mixture import TorchMixturePlan
 from feedline.errors import InvalidValueError, check_choice, check_integer
-from feedline.plan import Cursor, Mixture, Phase, Plan, SamplePlan, Segment
-from feedline.torch.distributed import SampleSampler
-from feedline.torch.peers import Peers
-from feedline.torch.torch_mixture import TorchMixturePlan
+from feedline.plan import Cursor, Mixture, Phase, Plan, SamplePlan
 
 __all__ = ["MixtureSampler"]
 
 PhaseLike = Phase | tuple[int, Sequence[float]]
 
 
-class MixtureSampler(SampleSampler):
+class MixtureSampler(SkippingSampler):
     """Samples of several datasets in exact proportions, over any number of ranks.
 
     Indices are those of the concatenated datasets, as `MixtureDataset` takes them. The epoch is as
-    long as all datasets together. A dataset whose share exceeds its size is gone through again, in
-    a new order on each pass.
+    long as all datasets together. A dataset whose share exceeds its size starts over, in a new order
+    on each pass.
 
     Args:
         cumulative_sizes: `[0, len(ds0), len(ds0) + len(ds1), …]`, see `MixtureDataset`.
@@ -70,53 +69,45 @@ class MixtureSampler(SampleSampler):
     ) -> None:
         check_choice("order", order, ("feedline", "torch"))
         sizes = _sizes_of(cumulative_sizes)
+        described = {
+            "sizes": sizes,
+            "weights": weights,
+            "temperature": temperature,
+            "shuffle": shuffle,
+            "seed": seed,
+        }
+        plan: Plan
+        if order == "torch":
+            if phases:
+                raise InvalidValueError("phases need order='feedline'; use update_weights instead")
+            plan = TorchMixturePlan(**described, drop_last=drop_last)
+        else:
+            at = _as_phases(phases, global_batch_size, sum(sizes))
+            plan = SamplePlan(
+                order=Mixture(**described, phases=at), tail="drop" if drop_last else "pad"
+            )
         super().__init__(
-            peers=Peers(num_replicas, rank, process_group),
-            entry_size=1,
-            seed=seed,
+            plan,
+            num_replicas=num_replicas,
+            rank=rank,
+            process_group=process_group,
             desync_guard=desync_guard,
             desync_timeout=desync_timeout,
         )
         self.cumulative_sizes = list(cumulative_sizes)
         self.shuffle = shuffle
+        self.seed = seed
         self.drop_last = drop_last
-        self._pending: tuple[Sequence[float], float] | None = None
-        self._plan: SamplePlan | TorchMixturePlan
-        if order == "torch":
-            if phases:
-                raise InvalidValueError("phases need order='feedline'; use update_weights instead")
-            self._plan = TorchMixturePlan(
-                sizes=sizes,
-                weights=weights,
-                temperature=temperature,
-                shuffle=shuffle,
-                drop_last=drop_last,
-                seed=seed,
-            )
-        else:
-            mixture = Mixture(
-                sizes=sizes,
-                weights=weights,
-                temperature=temperature,
-                phases=_as_phases(phases, global_batch_size, sum(sizes)),
-                shuffle=shuffle,
-                seed=seed,
-            )
-            self._plan = SamplePlan(order=mixture, tail="drop" if drop_last else "pad")
-
-    @property
-    def plan(self) -> Plan:
-        return self._plan
 
     @property
     def weights(self) -> list[float]:
         """The weights, as given or as last updated."""
-        return list(self._latest_weights()[0])
+        return list(self.position.weights[0])
 
     @property
     def temperature(self) -> float:
         """The temperature that belongs to `weights`."""
-        return self._latest_weights()[1]
+        return self.position.weights[1]
 
     def update_weights(self, weights: Sequence[float], temperature: float = 1.0) -> None:
         """Use other weights from the next pass on; a pass that is running goes on as it was.
@@ -124,86 +115,19 @@ class MixtureSampler(SampleSampler):
         The state carries the change along: loaded, it goes on with the new weights at once. Phases
         that were planned for later no longer count.
         """
-        self._changed(self._plan, weights, temperature, epoch=0, position=0)
-        self._pending = (tuple(float(weight) for weight in weights), float(temperature))
+        self.position.reweight(weights, temperature)
 
-    def _latest_weights(self) -> tuple[Sequence[float], float]:
-        if self._pending is not None:
-            return self._pending
-        if isinstance(self._plan, TorchMixturePlan):
-            return self._plan.current_weights, self._plan.current_temperature
-        mixture = self._plan.order
-        assert isinstance(mixture, Mixture)
-        if mixture.changes:
-            return mixture.changes[-1].weights, mixture.changes[-1].temperature
-        return mixture.weights, mixture.temperature
-
-    def _begin_segment(self) -> Segment:
-        segment = super()._begin_segment()
-        if self._pending is None:
-            return segment
-        self._plan = self._plan_with_pending(segment, segment.num_done)
-        self._pending = None
-        return replace(segment, plan=self._plan)
-
-    def _cursor_of(self, segment: Segment, num_entries: int) -> Cursor:
-        cursor = super()._cursor_of(segment, num_entries)
-        if self._pending is None:
-            return cursor
-        return replace(cursor, changes=self._plan_with_pending(segment, num_entries).changes)
-
-    def _current_cursor(self) -> Cursor:
-        if self._pending is None or (self._pass is not None and self._loaded is None):
-            return super()._current_cursor()
-        segment = self._segment_at(self._loaded)
-        return self._cursor_of(segment, segment.num_done)
-
-    def _plan_with_pending(
-        self, segment: Segment, num_entries: int
-    ) -> SamplePlan | TorchMixturePlan:
-        """Return the plan with the pending weights from this place on."""
-        assert self._pending is not None
-        plan = segment.plan
-        assert isinstance(plan, SamplePlan | TorchMixturePlan)
-        total = plan.begin(segment.epoch).num_left
-        position = total - segment.num_left_after(num_entries)
-        epoch = segment.epoch
-        if position >= total:
-            epoch, position = epoch + 1, 0
-        return self._changed(plan, *self._pending, epoch=epoch, position=position)
-
-    @staticmethod
-    def _changed(
-        plan: SamplePlan | TorchMixturePlan,
-        weights: Sequence[float],
-        temperature: float,
-        *,
-        epoch: int,
-        position: int,
-    ) -> SamplePlan | TorchMixturePlan:
-        if isinstance(plan, TorchMixturePlan):
-            return plan.changed(weights, temperature)
-        mixture = plan.order
-        assert isinstance(mixture, Mixture)
-        changed = mixture.changed(weights, temperature=temperature, epoch=epoch, position=position)
-        return replace(plan, order=changed)
-
-    def _accept(self, segment: Segment) -> None:
-        assert isinstance(segment.plan, SamplePlan | TorchMixturePlan)
-        self._plan = segment.plan
-        self._pending = None
-
-    def _as_state(self, cursor: Cursor) -> dict[str, Any]:
-        state = super()._as_state(cursor)
-        return {**state, "weights": self.weights, "temperature": self.temperature}
+    def state_dict(self) -> dict[str, Any]:
+        """Return where this sampler is; save it on any rank, load it on any number of them."""
+        weights = {"weights": self.weights, "temperature": self.temperature}
+        return {**super().state_dict(), **weights}
 
     def _cursor_of_documented(self, state: Mapping[str, Any]) -> Cursor:
         cursor = super()._cursor_of_documented(state)
         if "weights" not in state:
             return cursor
-        temperature = state.get("temperature", 1.0)
-        changed = self._changed(
-            self._plan, state["weights"], temperature, epoch=cursor.epoch, position=0
+        changed = self.plan.reweighted(
+            state["weights"], state.get("temperature", 1.0), epoch=cursor.epoch, position=0
         )
         return replace(cursor, changes=changed.changes)
 

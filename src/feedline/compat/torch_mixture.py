@@ -17,7 +17,7 @@ from feedline.plan import Block, Deal, Place, Plan, Remaining
 from feedline.plan.apportion import check_temperature, check_weights
 from feedline.plan.frozen import store
 from feedline.plan.tails import Share
-from feedline.torch.torch_order import check_torch_seed, generator_of, random_order
+from feedline.compat.torch_order import check_torch_seed, generator_of, random_order
 
 __all__ = ["TorchMixturePlan"]
 

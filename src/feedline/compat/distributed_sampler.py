@@ -1,0 +1,134 @@
+"""A distributed sampler under the names, states and orders of the systems that it replaces."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sized
+from typing import Any
+
+from feedline.compat.documented_states import DocumentedState
+from feedline.compat.torch_order import TorchShuffled
+from feedline.errors import InvalidValueError, check_choice, check_integer
+from feedline.feed import Batching, Pass, Position
+from feedline.feed.position import SINGLE
+from feedline.plan import Cursor, Order, SamplePlan, Sequential, Shuffled
+from feedline.torch.loader import fingerprint_of_dataset
+from feedline.torch.sampler import SampleSampler
+
+__all__ = ["DistributedSampler", "SkippingSampler"]
+
+
+class _SkippingPosition(Position):
+    """A position whose next pass can be told to begin later, whatever epoch it is then in."""
+
+    # A skip that no pass has begun with yet.
+    _skip = 0
+
+    def skip(self, num_entries: int) -> None:
+        """Begin the next pass after so many entries."""
+        self.go_to(self.cursor_at(self.epoch, num_entries))
+        self._skip = num_entries
+
+    def set_epoch(self, epoch: int) -> None:
+        """Go to the beginning of `epoch`, or to where a skip that waits says."""
+        before = self.epoch
+        super().set_epoch(epoch)
+        if self._skip and self.epoch != before:
+            self.skip(self._skip)
+
+    def go_to(self, cursor: Cursor) -> None:
+        """Let the next pass begin at a cursor, in place of a skip."""
+        super().go_to(cursor)
+        self._skip = 0
+
+    def begin(self, batching: Batching = SINGLE, *, moves_on: bool = True) -> Pass:
+        """Begin a pass; a skip has then been used."""
+        self._skip = 0
+        return super().begin(batching, moves_on=moves_on)
+
+
+class SkippingSampler(DocumentedState, SampleSampler):
+    """A sampler of indices that can be told to skip some."""
+
+    _position_class = _SkippingPosition
+    position: _SkippingPosition
+
+    def set_skip(self, skip: int) -> None:
+        """Begin the next pass after `skip` samples of this rank, whatever epoch it is then in."""
+        self.position.skip(check_integer("skip", skip, 0, len(self)))
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Go on where a state was saved. An error leaves the sampler as it was."""
+        skip = self.position._skip
+        super().load_state_dict(state_dict)
+        if skip and "cursor" not in state_dict:
+            # A state of another system has no place in the epoch, so a skip is not replaced by it.
+            self.set_skip(skip)
+
+
+class DistributedSampler(SkippingSampler):
+    """Every rank gets its own samples, in a new order in every epoch.
+
+    Nothing is held in memory but a few integers, and the state loads on any number of ranks.
+
+    Args:
+        dataset: Anything with a length.
+        num_replicas: The number of ranks; by default that of the process group, else 1.
+        rank: The rank of this process; by default that in the process group, else 0.
+        shuffle: Whether samples are shuffled.
+        seed: Any integer or string.
+        drop_last: Drop the samples that do not divide evenly over ranks, the default here; else the
+            first ones are repeated to fill up, which is the default of `DataLoader`.
+        order: `"feedline"`, or `"torch"` for the order of torch's own DistributedSampler.
+        process_group: The group of ranks that get different data, if not all.
+        desync_guard: Compare the ranks before each epoch, where they come from a process group.
+        desync_timeout: How many seconds the guard waits for the other ranks.
+
+    Examples:
+        >>> sampler = DistributedSampler(range(10), num_replicas=2, rank=0, shuffle=False)
+        >>> list(sampler)
+        [0, 2, 4, 6, 8]
+    """
+
+    def __init__(
+        self,
+        dataset: Sized,
+        num_replicas: int | None = None,
+        rank: int | None = None,
+        shuffle: bool = True,
+        seed: int = 0,
+        drop_last: bool = True,
+        *,
+        order: str = "feedline",
+        process_group: Any | None = None,
+        desync_guard: bool = True,
+        desync_timeout: float = 60.0,
+    ) -> None:
+        if not hasattr(dataset, "__len__"):
+            raise InvalidValueError(
+                f"dataset={dataset!r:.80} must have a length; an iterable dataset needs no sampler"
+            )
+        check_choice("order", order, ("feedline", "torch"))
+        self.dataset = dataset
+        self.shuffle = shuffle
+        self.seed = seed
+        self.drop_last = drop_last
+        super().__init__(
+            SamplePlan(
+                order=_order(len(dataset), shuffle, seed, order),
+                tail="drop" if drop_last else "pad",
+            ),
+            num_replicas=num_replicas,
+            rank=rank,
+            process_group=process_group,
+            desync_guard=desync_guard,
+            desync_timeout=desync_timeout,
+            describe=lambda: {"dataset": fingerprint_of_dataset(dataset)},
+        )
+
+
+def _order(num_samples: int, shuffle: bool, seed: int, order: str) -> Order:
+    if not shuffle:
+        return Sequential(num_samples=num_samples)
+    if order == "torch":
+        return TorchShuffled(num_samples=num_samples, seed=seed)
+    return Shuffled(num_samples=num_samples, seed=seed)

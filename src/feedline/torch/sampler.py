@@ -1,0 +1,178 @@
+"""Any plan as a sampler of torch: indices or batches of them, from anywhere on."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ClassVar, TypeVar
+
+from torch.utils.data import Sampler
+
+from feedline.feed import Guard, Pass, Position, as_peers
+from feedline.plan import Block, Plan
+
+__all__ = ["BatchPlanSampler", "PlanSampler", "SampleSampler"]
+
+Item = TypeVar("Item")
+
+
+class PlanSampler(Sampler[Item]):
+    """A sampler that computes what it yields from a plan, and so can begin anywhere.
+
+    An entry is what the sampler yields: a sample, or a batch. The state counts entries yielded. A
+    plain torch DataLoader asks for entries ahead of the training loop, so there the state says what
+    was asked for; `feedline.torch.DataLoader` says what was delivered.
+
+    As torch's samplers do, it stays in its epoch until `set_epoch` says otherwise.
+
+    Args:
+        plan: What is yielded when.
+        batch_size: The number of samples of an entry.
+        num_replicas: The number of ranks; by default that of the process group, else 1.
+        rank: The rank of this process; by default that in the process group, else 0.
+        process_group: The group of ranks that get different data, if not all.
+        peers: The ranks, where these arguments do not say who they are.
+        desync_guard: Compare the ranks before each epoch, where they come from a process group.
+        desync_timeout: How many seconds the guard waits for the other ranks.
+        describe: Returns what else ranks must agree on.
+    """
+
+    #: How many entries are computed together at first.
+    _num_first = 1
+    _position_class: ClassVar[type[Position]] = Position
+
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        batch_size: int = 1,
+        num_replicas: int | None = None,
+        rank: int | None = None,
+        process_group: Any | None = None,
+        peers: Any = "auto",
+        desync_guard: bool = True,
+        desync_timeout: float = 60.0,
+        describe: Callable[[], Mapping[str, Any]] = dict,
+    ) -> None:
+        self.position = self._position_class(
+            plan,
+            batch_size=batch_size,
+            peers=as_peers(
+                peers, num_replicas=num_replicas, rank=rank, process_group=process_group
+            ),
+            guard=Guard(desync_guard, desync_timeout),
+            describe=describe,
+        )
+
+    @abstractmethod
+    def _entries_of(self, block: Block) -> list[Item]:
+        """Return what is yielded for a block."""
+
+    @property
+    def plan(self) -> Plan:
+        """The plan that decides what is yielded."""
+        return self.position.plan
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that this sampler is in."""
+        return self.position.epoch
+
+    @property
+    def rank(self) -> int:
+        """The rank of this process."""
+        return self.position.peers.rank
+
+    @property
+    def num_replicas(self) -> int:
+        """The number of ranks that share the data."""
+        return self.position.peers.world_size
+
+    def set_epoch(self, epoch: int) -> None:
+        """Go to the beginning of `epoch`; the epoch that the sampler is in is not restarted."""
+        self.position.set_epoch(epoch)
+
+    def __len__(self) -> int:
+        """The number of entries of a whole epoch, on every rank alike."""
+        return self.position.num_batches()
+
+    def __iter__(self) -> Iterator[Item]:
+        # A generator: nothing happens before the first entry is asked for. torch's DataLoader
+        # makes two iterators of its sampler at times and uses the second one.
+        running = self.position.begin(moves_on=False)
+        for entries in self.portions(running):
+            yield from running.hand_out(entries)
+
+    def portions(self, running: Pass) -> Iterator[list[Item]]:
+        """Yield the entries of a pass, a few at first and then many together."""
+        for block in running.segment.blocks(running.rank, running.start, self._num_first):
+            yield self._entries_of(block)
+
+    def entries(self, running: Pass) -> Iterator[Item]:
+        """Yield the entries of a pass; none of them counts as delivered."""
+        for entries in self.portions(running):
+            yield from entries
+
+    @abstractmethod
+    def batches(self, running: Pass) -> Iterator[list[int]]:
+        """Yield the batches of a pass; none of them counts as delivered."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where this sampler is; save it on any rank, load it on any number of them."""
+        return self.position.state_dict()
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Go on where a state was saved. An error leaves the sampler as it was."""
+        self.position.load_state_dict(state_dict)
+
+
+class SampleSampler(PlanSampler[int]):
+    """A sampler that yields one index at a time.
+
+    Examples:
+        >>> from feedline.plan import SamplePlan, Sequential
+        >>> list(SampleSampler(SamplePlan(order=Sequential(num_samples=5)), num_replicas=2, rank=1))
+        [1, 3]
+    """
+
+    _num_first = 64
+
+    @property
+    def num_samples(self) -> int:
+        """The number of samples that each rank gets in an epoch."""
+        return len(self)
+
+    def _entries_of(self, block: Block) -> list[int]:
+        entries: list[int] = block.indices.tolist()
+        return entries
+
+    def batches(self, running: Pass) -> Iterator[list[int]]:
+        batching = running.batching
+        size, entries = batching.num_entries, []
+        for block in running.segment.blocks(running.rank, running.start, size):
+            entries += self._entries_of(block)
+            num_whole = len(entries) - len(entries) % size
+            for first in range(0, num_whole, size):
+                yield entries[first : first + size]
+            entries = entries[num_whole:]
+        if entries and not batching.drop_last:
+            yield entries
+
+
+class BatchPlanSampler(PlanSampler[list[int]]):
+    """A sampler that yields whole batches of indices.
+
+    Examples:
+        >>> from feedline.plan import SamplePlan, Sequential
+        >>> plan = SamplePlan(order=Sequential(num_samples=5), tail="even")
+        >>> list(BatchPlanSampler(plan, batch_size=2))
+        [[0, 1], [2, 3], [4]]
+    """
+
+    def _entries_of(self, block: Block) -> list[list[int]]:
+        edges = block.bounds.tolist()
+        indices = block.indices.tolist()
+        return [indices[edges[i] : edges[i + 1]] for i in range(len(block))]
+
+    def batches(self, running: Pass) -> Iterator[list[int]]:
+        return self.entries(running)
