@@ -110,6 +110,14 @@ def scheduler_for(loader: Any, *, grad_acc: int = 1, **options: Any) -> StepSche
     return StepScheduler(grad_acc * local * size, local, size, loader, **options)
 
 
+class Silent(Alone):
+    """One rank of several that it cannot talk to."""
+
+    def __init__(self, world_size: int, rank: int = 0) -> None:
+        self.world_size = world_size
+        self.rank = rank
+
+
 def saved(scheduler: StepScheduler) -> State:
     """The state of a clock as it comes back from a file."""
     state: State = json.loads(json.dumps(scheduler.state_dict()))

@@ -25,7 +25,7 @@ class StepCount:
 
     def tell(self, loader: Any) -> None:
         """Let a loader log its batches under this number, unless it has another one."""
-        if isinstance(getattr(loader, "log_step", self), StepCount | None):
+        if isinstance(getattr(loader, "log_step", ""), StepCount | None):
             loader.log_step = self
 
 
