@@ -100,10 +100,9 @@ def test_windows_go_on_with_any_number_of_ranks(data: st.DataObject, n_obs: int)
         for sampler in ranks:
             if state is not None:
                 sampler.load_state_dict(state)
-            # A rest without batches would begin the next epoch.
-            passes.append(sampled(copy.deepcopy(sampler), n_obs) if sampler.epoch == 0 else [])
-            if copy.deepcopy(sampler).begin(n_obs).epoch == 1:
-                passes[-1] = []
+            # An epoch that has ended would begin the next one.
+            has_ended = sampler.position_for(n_obs).has_ended()
+            passes.append([] if has_ended else sampled(copy.deepcopy(sampler), n_obs))
         num_batches = data.draw(st.integers(0, len(passes[0])))
         if num_batches == 0:
             continue
@@ -116,7 +115,7 @@ def test_windows_go_on_with_any_number_of_ranks(data: st.DataObject, n_obs: int)
     for sampler in ranks_of(inner, 2, shards="windows"):
         if state is not None:
             sampler.load_state_dict(state)
-        if copy.deepcopy(sampler).begin(n_obs).epoch == 0:
+        if not sampler.position_for(n_obs).has_ended():
             seen += joined(sampled(sampler, n_obs))
     # Fewer rows left than ranks are repeated, so that all of up to five have as many.
     assert set(seen) == set(range(n_obs))

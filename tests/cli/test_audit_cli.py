@@ -74,8 +74,8 @@ def test_ranks_that_parted_and_missing_logs_are_told(tmp_path: Path) -> None:
         log.record(epoch=0, step=1, batch=1, ids=[])
     done = run(tmp_path)
     assert done.returncode == 1
-    assert "run a: the logs of ranks 1 of 3 are not there" in done.stdout
-    assert "run a: ranks parted at step 1; they had 1, 2 batches" in done.stdout
+    assert "run a: the logs of ranks 1 of 3 are missing" in done.stdout
+    assert "run a: ranks diverged at step 1; they had 1, 2 batches" in done.stdout
     (found,) = run_json("audit", tmp_path, code=1)["runs"]
     assert (found["parted_step"], found["missing_ranks"], found["ok"]) == (1, [1], False)
 
@@ -87,7 +87,7 @@ def test_long_lists_are_kept_on_their_lines(tmp_path: Path) -> None:
     done = run(tmp_path)
     lines = done.stdout.splitlines()
     assert any(line.startswith("run a: the logs of ranks 0, 1, 2") for line in lines)
-    assert any(line.endswith(", 14, 15, … of 40 are not there") for line in lines)
+    assert any(line.endswith(", 14, 15, … of 40 are missing") for line in lines)
     assert any(line.startswith("epoch 0: 3,980 samples lost: 0, 1, 2") for line in lines)
     assert any(line.endswith(", 18, 19, …") for line in lines)
 
@@ -105,7 +105,7 @@ def test_an_unfinished_epoch_fails_only_where_it_should_be_complete(tmp_path: Pa
     [
         (["none"], "no such file"),
         (["empty"], "holds no log"),
-        (["logs"], "--samples must be given"),
+        (["logs"], "--samples is required"),
         (["logs", "--samples", "0"], "--samples=0"),
         (["damaged"], "header"),
         (["logs", "damaged"], "header"),

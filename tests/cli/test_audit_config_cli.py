@@ -101,7 +101,7 @@ def test_samples_that_the_plan_has_and_no_rank_received_are_named(tmp_path: Path
     assert done.returncode == 1
     source, inside = places[0]
     assert f"{lost[0]} ({source} {inside})" in done.stdout
-    assert "ranks parted at step 3" in done.stdout
+    assert "ranks diverged at step 3" in done.stdout
     assert "is it the config of this training?" not in done.stdout
 
 
@@ -121,11 +121,11 @@ def test_a_config_of_other_data_is_refused(tmp_path: Path) -> None:
     config = write_config(tmp_path / "run.yaml", {**MIXTURE, "data": sizes})
     check_refused(
         invoke("audit", tmp_path / "logs", "--config", config),
-        "run.yaml: its data has 50 + 10 samples but must have 300 + 50, as ",
+        "run.yaml: the config's data has 50 + 10 samples but must have 300 + 50, as ",
     )
     check_refused(
         invoke("audit", tmp_path / "bare", "--config", config),
-        "run.yaml: its plan does not fit the logs (num_batches=11 must be in [0, ",
+        "run.yaml: the config's plan does not fit the logs (num_batches=11 must be in [0, ",
     )
 
 

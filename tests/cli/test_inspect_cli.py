@@ -65,8 +65,8 @@ def test_a_packed_folder_is_described(folder: Path) -> None:
     [
         (["none.json"], "none.json: there is no such file"),
         (["run.yaml"], "holds no cursor"),
-        (["bad.json"], "is neither JSON nor a file of torch.save"),
-        (["zip.pt"], "is no file of torch.save"),
+        (["bad.json"], "is neither JSON nor a torch.save archive"),
+        (["zip.pt"], "is not a torch.save archive"),
         (["."], "neither a folder of chunks nor a zarr matrix"),
         (["cursor.json", "--against", "none.yaml"], "none.yaml: there is no such file"),
         (["packed", "--against", "run.yaml"], "holds no cursor"),

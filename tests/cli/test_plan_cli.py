@@ -74,7 +74,7 @@ def test_a_folder_is_planned_from_what_is_recorded_of_it(tmp_path: Path) -> None
     ("arguments", "text"),
     [
         (["none.yaml"], "none.yaml: there is no such file"),
-        (["wrong.yaml"], "data.sampels is no key; did you mean data.samples?"),
+        (["wrong.yaml"], "data.sampels is not a key; did you mean data.samples?"),
         (["broken.yaml"], "broken.yaml: is not YAML"),
         (["lost.yaml"], "metadata.json: there is no such file"),
         (["."], ".: must be a file"),

@@ -61,14 +61,14 @@ def test_logs_are_drawn_beside_their_config(tmp_path: Path) -> None:
         (["logs", "--resize", "4,2"], "--resize must be left out with logs"),
         (["logs", "run.yaml"], "run.yaml: must be a log or a folder of logs"),
         (["logs", "--config", "missing.yaml"], "missing.yaml: there is no such file"),
-        (["logs", "--config", "run.yaml"], "has 1003 samples but must have 960, as the logs say"),
+        (["logs", "--config", "run.yaml"], "has 1003 samples but must have 640 + 320, as "),
         (["logs", "--config", "run.yaml", "--samples", "5"], "--samples=5 must be left out beside"),
         (["run.yaml", "-o", "run.yaml"], "run.yaml must be new, or a report"),
         (["run.yaml", "-o", "logs"], "is a folder"),
         (["run.yaml", "--resize", "125,2000"], "resize=[125, 2000] gives 0 steps but must give"),
         # Before the logs are read, which may take long.
         (["empty", "-o", "run.yaml"], "run.yaml must be new, or a report"),
-        (["wrong.yaml"], "batchsize is no key; did you mean batch_size?"),
+        (["wrong.yaml"], "batchsize is not a key; did you mean batch_size?"),
         ([], "Missing argument"),
     ],
 )

@@ -49,6 +49,7 @@ from lazy_data import (
     write_folder,
 )
 from reader_threads import Readers, readers_since_now, wait_until
+from states import history_of
 
 SIZES = [13, 40, 1, 0, 26, 33]
 KINDS = ["shuffled", "window 1", "window 3", "mixture", "buckets", "file shares"]
@@ -223,7 +224,7 @@ def test_setting_the_epoch_moves_only_to_another_one(folder: Path) -> None:
     assert feed.state_dict() == state
     feed.set_epoch(4)
     assert feed.epoch == feed.state_dict()["epoch"] == 4
-    assert feed.state_dict()["cursor"]["history"] == []
+    assert history_of(feed.state_dict()) == []
     fourth = batches_of(feed)
     other = make(folder)
     other.set_epoch(4)
@@ -252,15 +253,15 @@ def test_the_state_counts_what_was_handed_out_and_not_what_was_read_ahead(
     store = WatchedStore(FolderStore(folder))
     feed = Feed(store, make_plan(kind, SIZES), batch_size=4, num_threads=num_threads)
     passing = iter(feed)
-    assert feed.state_dict()["cursor"]["history"] == []
+    assert history_of(feed.state_dict()) == []
     for number, _ in enumerate(passing, start=1):
-        assert feed.state_dict()["cursor"]["history"] == [[1, 4, number]]
+        assert history_of(feed.state_dict()) == [[1, 4, number]]
     assert store.num_reads
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_state_saved_at_any_batch_goes_on_there_with_other_sizes(kind: str, folder: Path) -> None:
-    feed = make(folder, kind, world_size=2)
+    feed = make(folder, kind, world_size=2, rank=0)
     states = [feed.state_dict()]
     for _ in feed:
         states.append(json.loads(json.dumps(feed.state_dict())))
@@ -531,7 +532,7 @@ def test_an_unreadable_chunk_fails_at_the_batch_that_needs_it(
         assert f"{file_name(bad)}, row {rows[0]}" in str(caught.value)
     assert type(caught.value) is (type(failure) if isinstance(failure, StoreError) else StoreError)
     wait_until(lambda: not new_readers())
-    assert feed.state_dict()["cursor"]["history"] == ([[1, 2, num_good]] if num_good else [])
+    assert history_of(feed.state_dict()) == ([[1, 2, num_good]] if num_good else [])
     store.failures.clear()
     feed.load_state_dict(feed.state_dict())
     assert batches_of(feed) == [ids.tolist() for ids in expected[num_good:]]
@@ -588,7 +589,7 @@ def test_an_error_in_the_loop_ends_the_threads(
     with pytest.raises(error):
         loop()
     wait_until(lambda: not new_readers())
-    assert feed.state_dict()["cursor"]["history"] == [[1, 1, 4]]
+    assert history_of(feed.state_dict()) == [[1, 1, 4]]
 
 
 def test_break_del_and_close_end_the_threads(folder: Path, new_readers: Readers) -> None:

@@ -6,7 +6,17 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from feedline.plan import Mixture, Phase
+from feedline.errors import InvalidValueError
+from feedline.plan import (
+    BucketPlan,
+    EqualChunks,
+    Mixture,
+    Phase,
+    Plan,
+    SamplePlan,
+    Shuffled,
+    WindowPlan,
+)
 from mixture_draws import drawn, num_drawn
 
 Integers = NDArray[np.int64]
@@ -138,3 +148,29 @@ def test_a_change_may_come_with_a_temperature() -> None:
     mixture = Mixture(sizes=[200, 200], weights=[1, 0], epoch_size=100)
     changed = mixture.changed((9, 1), epoch=0, position=60, temperature=2.0)
     assert num_drawn(changed, 60) == [30, 10]
+
+
+def test_a_plan_over_a_mixture_says_and_changes_its_weights() -> None:
+    mixture = Mixture(sizes=[50, 50], weights=[1, 3], temperature=2.0)
+    plan = SamplePlan(order=mixture, tail="pad")
+    assert plan.weights_now == ((1.0, 3.0), 2.0)
+    changed = plan.reweighted([4, 1], 0.5, epoch=1, position=30)
+    assert changed.weights_now == ((4.0, 1.0), 0.5)
+    order = mixture.changed([4, 1], epoch=1, position=30, temperature=0.5)
+    assert changed == SamplePlan(order=order, tail="pad")
+    assert plan.weights_now == ((1.0, 3.0), 2.0)
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        SamplePlan(order=Shuffled(num_samples=9)),
+        WindowPlan(chunks=EqualChunks(num_samples=9, chunk_size=3)),
+        BucketPlan.from_groups({0: range(9)}),
+    ],
+    ids=["samples", "windows", "buckets"],
+)
+def test_a_plan_without_weights_has_none_to_change(plan: Plan) -> None:
+    assert plan.weights_now is None
+    with pytest.raises(InvalidValueError, match=f"{type(plan).__name__} has no weights"):
+        plan.reweighted([1, 2], 1.0, epoch=0, position=0)

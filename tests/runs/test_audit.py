@@ -300,7 +300,7 @@ def test_bad_input_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidValueError, match="at least one log"):
         audit_logs([])
     write(tmp_path, "a", [[(0, [0])]])
-    with pytest.raises(InvalidValueError, match="num_samples=None must be given"):
+    with pytest.raises(InvalidValueError, match="num_samples is required"):
         audit_logs([tmp_path])
     with pytest.raises(InvalidValueError, match="num_samples=0"):
         audit_logs([tmp_path], num_samples=0)

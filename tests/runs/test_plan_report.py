@@ -14,11 +14,9 @@ from hypothesis import strategies as st
 from cli_runs import CONFIGS
 from feedline.errors import EmptyEpochError, TailError
 from feedline.plan import BucketPlan, Mixture, Phase, WindowPlan
-from feedline.runs.chunk_reads import estimate_reads
 from feedline.runs.mixture_counts import draws_of_sources
-from feedline.runs.plan_report import report_plan
+from feedline.runs.plan_report import estimate_reads, report_plan
 from feedline.runs.run_config import RunConfig
-from feedline.runs.run_steps import find_step, num_steps_in, num_steps_of_run
 
 
 @pytest.mark.parametrize("kind", CONFIGS)
@@ -159,9 +157,9 @@ def test_steps_are_found_also_where_epochs_differ_in_length() -> None:
     config = RunConfig.from_dict(
         {**given, "data": {"mixture": listed, "phases": phases, "stop": True}}
     )
-    every = [(e, s) for e in range(7) for s in range(num_steps_in(config, e))]
-    assert len({num_steps_in(config, epoch) for epoch in range(7)}) > 1
-    assert num_steps_of_run(config) == len(every)
-    assert [find_step(config, step) for step in range(len(every))] == every
+    every = [(e, s) for e in range(7) for s in range(config.num_steps_in(e))]
+    assert len({config.num_steps_in(epoch) for epoch in range(7)}) > 1
+    assert config.num_steps == len(every)
+    assert [config.find_step(step) for step in range(len(every))] == every
     with pytest.raises(ValueError, match=f"step={len(every)} must be in"):
-        find_step(config, len(every))
+        config.find_step(len(every))

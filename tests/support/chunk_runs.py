@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from dataclasses import dataclass, field
 from itertools import islice
@@ -87,8 +86,7 @@ class Run:
 
 def place_of(loader: ChunkLoader) -> tuple[int, int]:
     """The epoch that the next pass is in, and how many batches it has."""
-    segment = copy.deepcopy(loader.sampler).begin(loader.n_obs)
-    return segment.epoch, segment.num_batches - segment.num_done
+    return loader.epoch + loader.position.has_ended(), loader.num_batches_left()
 
 
 def take(run: Run, loader: ChunkLoader, num_batches: int, num_lost: int) -> tuple[list[int], State]:

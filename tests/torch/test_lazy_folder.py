@@ -32,6 +32,7 @@ from lazy_data import (
     write_folder,
     write_metadata,
 )
+from states import cursor_of
 
 SIZES = [10, 7, 0, 13, 5]
 FILE_STRATEGIES = ["exact", "oversampling", "undersampling"]
@@ -496,8 +497,8 @@ def test_a_state_with_very_many_resizes_loads_or_leaves_everything_as_it_was(
     write_folder(tmp_path / "data", [500, 400], "npy")
     dataset = make(tmp_path / "data")
     before = dataset.state_dict()
-    state = json.loads(json.dumps(before))
-    state["cursor"]["history"] = [[1, 1, 1], [1, 2, 1]] * 140
+    cursor = {**cursor_of(before), "history": [[1, 1, 1], [1, 2, 1]] * 140}
+    state = {**before, "cursor": json.dumps(cursor)}
     try:
         dataset.load_state_dict(state)
     except FeedlineError:

@@ -26,6 +26,7 @@ from feedline.store import Column, pack
 from feedline.torch import DataLoader, FolderConfig, LazyFolderDataset
 from feedline.torch.regions import Regions, share_batches
 from lazy_data import STEPS, check_batch, check_batches, file_name, write_chunk, write_folder
+from states import history_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 
@@ -191,7 +192,7 @@ def test_the_state_of_our_loader_counts_what_was_delivered(
         for number, _ in enumerate(loader, start=1):
             state = loader.state_dict()
             assert state["epoch"] == epoch
-            assert state["cursor"]["history"] == [[1, 4, number]]
+            assert history_of(state) == [[1, 4, number]]
         assert number == NUM_BATCHES
 
 
@@ -301,7 +302,7 @@ def test_the_dataset_knows_again_when_it_is_read_without_workers(folder: Path) -
     dataset = make_data(folder)
     list(load("torch", dataset, 1))
     list(islice(dataset, 3))
-    assert dataset.state_dict()["cursor"]["history"] == [[1, 4, 3]]
+    assert history_of(dataset.state_dict()) == [[1, 4, 3]]
 
 
 Life = tuple[int, int, int, int]
@@ -551,7 +552,7 @@ def test_more_dicts_than_a_region_has_marks_for_arrive(tmp_path: Path) -> None:
 def test_without_memfd_batches_are_the_same(
     kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("feedline.torch.lazy_folder.can_share", lambda: False)
+    monkeypatch.setattr("feedline.torch.feed_dataset.can_share", lambda: False)
     dataset = make_data(folder)
     loader = load(kind, dataset, 2, persistent_workers=True)
     before = num_regions_mapped()
@@ -621,7 +622,7 @@ def test_an_error_in_a_worker_names_the_file(kind: str, num_workers: int, tmp_pa
         loop()
     assert received == [list(range(i, i + 4)) for i in range(0, 20, 4)][: len(received)]
     if kind == "ours":
-        history = loader.state_dict()["cursor"]["history"]
+        history = history_of(loader.state_dict())
         assert history == ([[1, 4, len(received)]] if received else [])
 
 
@@ -632,7 +633,7 @@ def test_a_state_can_be_saved_when_a_file_was_lost(tmp_path: Path) -> None:
     for _ in range(3):
         next(batches)
     (folder / file_name(1)).unlink()
-    assert loader.state_dict()["cursor"]["history"] == [[1, 4, 3]]
+    assert history_of(loader.state_dict()) == [[1, 4, 3]]
 
 
 @pytest.mark.parametrize(
@@ -654,7 +655,7 @@ def test_a_loop_that_goes_on_after_an_error_gets_nothing_that_the_state_denies(
             break
         except FileNotFoundError:
             continue
-        num_done = loader.state_dict()["cursor"]["history"][0][2]
+        num_done = history_of(loader.state_dict())[0][2]
         assert ids == [2 * num_done - 2, 2 * num_done - 1], "the state tells of another batch"
 
 

@@ -16,6 +16,7 @@ from bucket_data import BucketData
 from feedline.errors import CursorFormatError, FeedlineError, InvalidValueError
 from feedline.torch import DataLoader, DistributedSampler, MixtureSampler, SequentialBucketSampler
 from loader_data import Ids, WholeBatches
+from states import history_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 
@@ -63,7 +64,7 @@ def test_state_after_k_received_batches_says_k_and_resumes_there(
     assert received == whole, "batches and their order do not depend on workers"
     entries = 1 if kind == "buckets" else 4
     for number, state in enumerate(states[:-1], start=1):
-        assert state["cursor"]["history"][0][2] == number * entries
+        assert history_of(state)[0][2] == number * entries
     for number in (1, 5, len(whole) - 1):
         resumed = make(kind, 0)
         resumed.load_state_dict(states[number - 1])
@@ -144,7 +145,7 @@ def test_an_iterator_that_was_dropped_ends_its_workers_while_the_loader_lives_on
     assert len(set(multiprocessing.active_children()) - before) == 2
     del batches
     assert set(multiprocessing.active_children()) <= before
-    assert loader.state_dict()["cursor"]["history"] == [[2, 1, 4]]
+    assert history_of(loader.state_dict()) == [[2, 1, 4]]
 
 
 @pytest.mark.parametrize("start_method", ["fork", "spawn"])
@@ -220,7 +221,7 @@ def test_a_plain_torch_loader_makes_the_samplers_state_run_ahead() -> None:
     )
     batches = iter(loader)
     next(batches)
-    asked = sampler.state_dict()["cursor"]["history"][0][2]
+    asked = history_of(sampler.state_dict())[0][2]
     assert asked > 4
     del batches
 

@@ -77,18 +77,19 @@ KINDS = [
 ]
 
 
-@pytest.mark.parametrize("tracks_ids", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_latest_ids_are_those_in_the_batch(kind: str, tracks_ids: bool, tmp_path: Path) -> None:
+def test_the_delivered_record_is_that_of_the_batch(kind: str, tmp_path: Path) -> None:
     loader = make_loader(kind, tmp_path)
-    with pytest.raises(InvalidValueError, match="0 batches"):
-        loader.latest_ids()
-    loader.tracks_ids = tracks_ids
-    for batch in loader:
-        found = loader.latest_ids()
-        assert found.dtype == np.int64
-        assert found.tolist() == ids_of(batch)
-    assert loader.agrees_with_plan()
+    assert loader.delivered is None
+    for number, batch in enumerate(loader):
+        record = loader.delivered
+        assert record.number == number
+        assert record.ids.dtype == np.int64
+        assert record.ids.tolist() == ids_of(batch)
+        assert record.num_real == record.num_real_of_all_ranks
+        real = len(record.ids) if record.is_real is None else record.is_real.sum()
+        assert record.num_real == real
+    assert number == len(loader) - 1
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -128,10 +129,11 @@ def test_marks_can_be_asked_for_at_any_batch() -> None:
     for number, (_, mask) in enumerate(loader):
         masks.append(mask.tolist())
         if number:
-            is_real = loader.latest_is_real()
-            assert is_real is not None
-            assert is_real.tolist() == masks[-1]
-            assert loader.latest_is_real() is is_real
+            record = loader.delivered
+            assert record is not None
+            assert record.is_real is not None
+            assert record.is_real.tolist() == masks[-1]
+            assert (record.num_real, record.num_real_of_all_ranks) == (0, 2)
     assert masks == [[True, True], [False]]
 
 
@@ -171,38 +173,75 @@ def test_a_logged_loader_passes_everything_on(tmp_path: Path) -> None:
     loader = DataLoader(range(NUM_SAMPLES), 8, shuffle=True)
     with ConsumptionLog(tmp_path / "a", rank=0, world_size=1) as log:
         logged = LoggedLoader(loader, log)
-        logged.tracks_ids = True
-        assert loader.tracks_ids
         logged.set_epoch(3)
         assert logged.num_batches_left() == 7
+        assert logged.batch_size == 8
+        assert logged.peers.world_size == 1
         batches = iter(logged)
         next(batches)
-        assert logged.num_real_samples(-1) == 8
-        assert logged.agrees_with_plan()
+        assert logged.delivered is not None
+        assert logged.delivered.num_real == 8
         assert logged.epoch == 3
         resumed = DataLoader(range(NUM_SAMPLES), 8, shuffle=True)
         resumed.load_state_dict(logged.state_dict())
         assert resumed.num_batches_left() == 6
-        assert not hasattr(LoggedLoader(_Bare(), log), "tracks_ids")
-        with pytest.raises(InvalidValueError, match="latest_ids"):
-            LoggedLoader([1, 2], log)
+        resumed.load_state_dict(logged.state_before(1))
+        assert resumed.num_batches_left() == 7
 
 
-class _Bare:
-    """A loader with nothing but batches and their samples."""
+def runs_of_training(logs: Path, **options: Any) -> None:
+    """Two launches without a clock: the second goes on at a checkpoint before the first's end."""
+    loader = DataLoader(range(NUM_SAMPLES), 8, shuffle=True, log=logs, **options)
+    states = []
+    for _ in loader:
+        states.append(loader.state_dict())
+        if len(states) == 5:
+            break
+    loader.close()
+    resumed = DataLoader(range(NUM_SAMPLES), 4, shuffle=True, log=str(logs), **options)
+    resumed.load_state_dict(states[2])
+    assert sum(len(batch) for batch in resumed) == NUM_SAMPLES - 24
+    assert len(list(resumed)) == len(resumed)
+    resumed.close()
 
-    epoch = 0
 
-    def __iter__(self) -> Any:
-        return iter([1, 2])
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_one_argument_logs_a_run_for_an_audit(num_workers: int, tmp_path: Path) -> None:
+    runs_of_training(tmp_path / "logs", num_workers=num_workers)
+    result = audit_logs([tmp_path / "logs"])
+    assert result.ok
+    assert result.is_finished
+    assert [epoch.num_once for epoch in result.epochs] == [NUM_SAMPLES] * 2
+    assert [run.num_discarded_batches for run in result.runs] == [2, 0]
+    assert len(list((tmp_path / "logs").iterdir())) == 2, "each launch is a run of its own"
 
-    def latest_ids(self) -> Any:
-        return [0]
+
+def test_an_audit_of_such_logs_sees_a_batch_that_was_lost(tmp_path: Path) -> None:
+    loader = DataLoader(range(NUM_SAMPLES), 8, shuffle=True, log=tmp_path)
+    record = loader.log.record  # type: ignore[union-attr]
+
+    def record_some(**fields: Any) -> None:
+        if fields["batch"] != 3:
+            record(**fields)
+
+    loader.log.record = record_some  # type: ignore[method-assign, union-attr]
+    list(loader)
+    loader.close()
+    assert audit_logs([tmp_path]).epochs[0].num_lost == 8
 
 
-def test_a_loader_that_does_not_know_its_length_ends_its_epoch_all_the_same(
-    tmp_path: Path,
-) -> None:
-    with ConsumptionLog(tmp_path / "a", rank=0, world_size=1) as log:
-        list(LoggedLoader(_Bare(), log))
-    assert isinstance(read_log(tmp_path / "a").entries[-1], LoggedEvent)
+def test_ranks_that_cannot_reach_each_other_are_told_to_name_their_run(tmp_path: Path) -> None:
+    loader = DataLoader(range(NUM_SAMPLES), 8, num_replicas=2, rank=0, log=tmp_path)
+    with pytest.raises(InvalidValueError, match="needs 2 ranks that can reach each other"):
+        iter(loader)
+
+
+def test_a_clock_tells_the_log_its_steps(tmp_path: Path) -> None:
+    loader = DataLoader(range(NUM_SAMPLES), 8, shuffle=True, log=tmp_path)
+    with StepScheduler(16, 8, 1, loader, num_epochs=1, preemption_signal=None) as clock:
+        steps = [clock.step for _ in clock]
+    entries = [entry for path in tmp_path.rglob("*.log") for entry in read_log(path).entries]
+    logged = [entry.step for entry in entries if isinstance(entry, LoggedBatch)]
+    assert sorted(set(logged)) == steps
+    events = [entry.name for entry in entries if isinstance(entry, LoggedEvent)]
+    assert events == ["start", "epoch_end", "stop"]

@@ -111,7 +111,7 @@ def test_resizes_in_one_epoch_lose_and_repeat_nothing(
         options = {"tail": "drop"}
     received: Counter[int] = Counter()
     padding = 0
-    state: dict[str, Any] = {"epoch": epoch}
+    state: dict[str, Any] = {"epoch": epoch, "cursor": None}
     for is_last in (False, False, True):
         world_size = 1 if is_last else data.draw(ranks)
         if make is make_buckets:
@@ -171,7 +171,7 @@ def test_epochs_and_seeds_differ_and_never_add_up(make: Maker) -> None:
     assert len({tuple(found) for found in orders}) == len(orders)
 
 
-@each_maker
+@pytest.mark.parametrize("make", [make_distributed, make_mixture, make_buckets])
 def test_a_state_with_only_the_documented_keys_loads(make: Maker) -> None:
     sampler = make(2, 0)
     sampler.load_state_dict({"epoch": 4, "seed": 3, "num_replicas": 2, "rank": 1})
@@ -179,6 +179,11 @@ def test_a_state_with_only_the_documented_keys_loads(make: Maker) -> None:
     expected.set_epoch(4)
     assert sampler.epoch == 4
     assert list(sampler) == list(expected)
+
+
+def test_a_state_without_a_place_is_refused_where_no_other_system_has_such_states() -> None:
+    with pytest.raises(CursorFormatError, match="must be a mapping with the key 'cursor'"):
+        make_lengths(2, 0).load_state_dict({"epoch": 4, "seed": 3, "num_replicas": 2, "rank": 1})
 
 
 @each_maker

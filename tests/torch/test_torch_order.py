@@ -169,6 +169,15 @@ def test_a_mixture_in_torch_order_refuses_other_ranks_in_mid_epoch() -> None:
         other.load_state_dict(state)
 
 
+def test_the_plan_of_a_mixture_in_torch_order_says_and_changes_its_weights() -> None:
+    plan = MixtureSampler([0, 40, 60], [1, 2], 2, 0, temperature=2.0, order="torch").plan
+    assert plan.weights_now == ((1.0, 2.0), 2.0)
+    changed = plan.reweighted([3, 1], 1.0, epoch=5, position=7)
+    assert changed.weights_now == ((3.0, 1.0), 1.0)
+    assert changed == plan.reweighted([3, 1], 1.0, epoch=0, position=0)
+    assert changed.with_changes(()) == plan
+
+
 def test_a_bucket_run_of_the_other_system_goes_on_here() -> None:
     """Its state has two keys, `epoch` and `batches_yielded`."""
     data = BucketData([40, 30])

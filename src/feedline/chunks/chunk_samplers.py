@@ -5,30 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from feedline.chunks.planned import WindowSampler
-from feedline.chunks.sampler import mask_bounds
 from feedline.errors import InvalidValueError, check_integer
-from feedline.plan import EqualChunks, Order, Plan, RoundsPlan, WindowOrder
+from feedline.plan import EqualChunks, Order, WindowOrder
 from feedline.plan.drawn import DrawnOrder
 from feedline.plan.seeds import Seed
 
 __all__ = ["RandomSampler", "SequentialSampler"]
 
 
-class _ChunkSampler(WindowSampler):
-    """What both samplers share: a plan over the rows of the mask."""
-
-    def plan(self, n_obs: int) -> Plan:
-        start, stop = mask_bounds(self._mask, n_obs)
-        assert stop is not None
-        return RoundsPlan(order=self.order_on(start, stop, self._seed), tail=self.tail)
-
-    def validate(self, n_obs: int) -> None:
-        start, stop = mask_bounds(self._mask, check_integer("n_obs", n_obs, 1))
-        assert stop is not None
-        self.order_on(start, stop, self._seed)
-
-
-class SequentialSampler(_ChunkSampler):
+class SequentialSampler(WindowSampler):
     """Rows in order, a few chunks at a time.
 
     Args:
@@ -66,7 +51,7 @@ class SequentialSampler(_ChunkSampler):
         return WindowOrder(chunks=chunks, preload=self._preload_nchunks, shuffle=False)
 
 
-class RandomSampler(_ChunkSampler):
+class RandomSampler(WindowSampler):
     """Chunks in random order, and the rows of those that are read together shuffled.
 
     Without replacement every row comes once in an epoch, and the chunk that is short comes last.

@@ -10,9 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.chunks.planned import WindowSampler
-from feedline.chunks.sampler import mask_bounds
 from feedline.errors import InvalidValueError, as_float, check_integer
-from feedline.plan import Order, Plan, RoundsPlan
+from feedline.plan import Order
 from feedline.plan.class_draws import ClassDraws
 from feedline.plan.seeds import Seed
 
@@ -78,18 +77,13 @@ class ClassSampler(WindowSampler):
         """How many rows an epoch has."""
         return self._num_samples
 
-    def plan(self, n_obs: int) -> Plan:
-        start, stop = mask_bounds(self._mask, n_obs)
-        assert stop is not None
-        return RoundsPlan(order=self.order_on(start, stop, self._seed), tail=self.tail)
-
     def validate(self, n_obs: int) -> None:
         if n_obs != self._num_rows:
             raise InvalidValueError(
                 f"n_obs={n_obs} must be {self._num_rows}, the number of classes given; give one "
                 "class for each row"
             )
-        self.plan(n_obs)
+        super().validate(n_obs)
 
     def order_on(self, start: int, stop: int, seed: Seed) -> Order:
         # Only what lies in [start, stop) of each run; what is left of one may be too short.

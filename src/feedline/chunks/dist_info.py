@@ -3,33 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any, Literal
 
 from feedline.errors import FeedlineError, InvalidValueError, check_integer
+from feedline.feed import FoundPeers, Peers
 
-__all__ = ["DistInfo", "resolve"]
+__all__ = ["DistInfo", "peers_of"]
 
 DistInfo = Literal["torch", "jax"] | Callable[[], tuple[int, int]]
 
+_CALLS = {"torch": "torch.distributed.init_process_group", "jax": "jax.distributed.initialize"}
 
-def resolve(dist_info: DistInfo) -> tuple[int, int]:
-    """Return the rank and the world size of this process.
+
+def peers_of(dist_info: DistInfo) -> Peers:
+    """Return the ranks that `dist_info` says, as they are now.
 
     Examples:
-        >>> resolve(lambda: (1, 4))
-        (1, 4)
+        >>> peers_of(lambda: (1, 4)).world_size
+        4
     """
-    if callable(dist_info):
-        found: Any = dist_info()
-    elif dist_info == "torch":
-        found = _from_torch()
-    elif dist_info == "jax":
-        found = _from_jax()
-    else:
-        raise InvalidValueError(
-            f"dist_info={dist_info!r:.80} must be 'torch', 'jax' or a function that returns "
-            "(rank, world_size)"
-        )
+    if not callable(dist_info):
+        return _joined(dist_info)
+    found: Any = dist_info()
     try:
         rank, world_size = found
     except (TypeError, ValueError):
@@ -37,26 +33,43 @@ def resolve(dist_info: DistInfo) -> tuple[int, int]:
             f"dist_info returned {found!r:.80} but must return (rank, world_size)"
         ) from None
     world_size = check_integer("world_size", world_size, 1, 2**31)
-    return check_integer("rank", rank, 0, world_size - 1), world_size
+    return FoundPeers(world_size, check_integer("rank", rank, 0, world_size - 1))
 
 
-def _from_torch() -> tuple[int, int]:
-    import torch.distributed as dist
-
-    if not dist.is_available() or not dist.is_initialized():
-        raise FeedlineError(
-            "dist_info='torch' needs torch.distributed to be initialized; call "
-            "torch.distributed.init_process_group before making this sampler"
+def _joined(framework: str) -> Peers:
+    call = _CALLS.get(framework) if isinstance(framework, str) else None
+    if call is None:
+        raise InvalidValueError(
+            f"dist_info={framework!r:.80} must be 'torch', 'jax' or a function that returns "
+            "(rank, world_size)"
         )
-    return dist.get_rank(), dist.get_world_size()
-
-
-def _from_jax() -> tuple[int, int]:
-    import jax
-
-    if not jax.distributed.is_initialized():
+    found: Peers | None = import_module(f"feedline.{framework}.peers").find(None)
+    if found is None:
         raise FeedlineError(
-            "dist_info='jax' needs jax.distributed to be initialized; call "
-            "jax.distributed.initialize before making this sampler"
+            f"dist_info={framework!r} needs {framework}.distributed to be initialized; call {call} "
+            "before making this sampler"
         )
-    return jax.process_index(), jax.process_count()
+    return _Joined(found)
+
+
+class _Joined:
+    """The processes of a framework; other processes than this one know rank and number only."""
+
+    def __init__(self, reached: Peers) -> None:
+        #: The processes that this one can talk to.
+        self.reached = reached
+        self.rank, self.world_size = reached.rank, reached.world_size
+
+    def maximum(self, value: int) -> int:
+        """Return the largest value of all processes."""
+        return self.reached.maximum(value)
+
+    def gather(self, value: Any, timeout: float) -> list[Any]:
+        """Return the values of all processes, by rank."""
+        return self.reached.gather(value, timeout)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Joined:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return FoundPeers, (self.world_size, self.rank)

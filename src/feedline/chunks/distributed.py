@@ -8,13 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from feedline.chunks.dist_info import DistInfo, resolve
+from feedline.chunks.dist_info import DistInfo, peers_of
 from feedline.chunks.planned import PlannedSampler, WindowSampler
 from feedline.chunks.requests import LoadRequest
-from feedline.chunks.sampler import Sampler, mask_bounds
+from feedline.chunks.sampler import Sampler
 from feedline.chunks.shards import ShardsPlan, shard_bounds
 from feedline.errors import InvalidValueError, check_choice
-from feedline.plan import Plan, RoundsPlan
+from feedline.feed import Peers
+from feedline.plan import Plan
+from feedline.plan.seeds import Seed
 
 __all__ = ["DistributedSampler"]
 
@@ -53,7 +55,6 @@ class DistributedSampler(PlannedSampler):
         enforce_equal_batches: bool = True,
         shards: str = "contiguous",
     ) -> None:
-        super().__init__()
         self._shards = check_choice("shards", shards, _SHARDS)
         if shards == "windows" and not isinstance(sampler, WindowSampler):
             raise InvalidValueError(
@@ -61,12 +62,14 @@ class DistributedSampler(PlannedSampler):
                 "use shards='contiguous'"
             )
         self._dist_info = dist_info
-        self._rank, self._world_size = resolve(dist_info)
+        self.peers: Peers = peers_of(dist_info)
+        super().__init__(sampler.batch_size, self.peers)
         self._enforce_equal_batches = bool(enforce_equal_batches)
         self._sampler = copy.deepcopy(sampler)
-        if not isinstance(sampler, WindowSampler) and sampler.rng is not None:
+        self.has_position = isinstance(sampler, WindowSampler)
+        if not self.has_position and sampler.rng is not None:
             # Each rank has a stream of its own; all of them leave the caller's generator alone.
-            self._sampler.rng = copy.deepcopy(sampler.rng).spawn(self._rank + 1)[-1]
+            self._sampler.rng = copy.deepcopy(sampler.rng).spawn(self.rank + 1)[-1]
 
     @property
     def dist_info(self) -> DistInfo:
@@ -76,12 +79,12 @@ class DistributedSampler(PlannedSampler):
     @property
     def rank(self) -> int:
         """The rank that this sampler draws for."""
-        return self._rank
+        return self.peers.rank
 
     @property
     def world_size(self) -> int:
         """The number of ranks."""
-        return self._world_size
+        return self.peers.world_size
 
     @property
     def batch_size(self) -> int:
@@ -98,6 +101,10 @@ class DistributedSampler(PlannedSampler):
     @property
     def preload_nchunks(self) -> int:
         return self._ours.preload_nchunks
+
+    @property
+    def seed(self) -> Seed:
+        return self._ours.seed
 
     @property
     def _ours(self) -> WindowSampler:
@@ -131,21 +138,20 @@ class DistributedSampler(PlannedSampler):
         self._shard(n_obs)
 
     def n_batches(self, n_obs: int) -> int:
-        if isinstance(self._sampler, WindowSampler):
+        if self.has_position:
             return super().n_batches(n_obs)
         return _n_batches(self._on_shard(n_obs), n_obs)
 
     def _sample(self, n_obs: int) -> Iterator[LoadRequest]:
-        if isinstance(self._sampler, WindowSampler):
+        if self.has_position:
             return super()._sample(n_obs)
         return self._on_shard(n_obs).sample(n_obs)
 
     def plan(self, n_obs: int) -> Plan:
-        start, stop = mask_bounds(self.mask, n_obs)
-        assert stop is not None
         inner = self._ours
         if self._shards == "windows":
-            return RoundsPlan(order=inner.order_on(start, stop, inner.seed), tail=inner.tail)
+            return inner.plan(n_obs)
+        start, stop = self._bounds(n_obs)
         return ShardsPlan(
             num_rows=stop - start,
             order_on=lambda first, end, seed: inner.order_on(start + first, start + end, seed),
@@ -154,24 +160,16 @@ class DistributedSampler(PlannedSampler):
             multiple_of=self._multiple,
         )
 
-    def describe(self, n_obs: int) -> dict[str, Any]:
-        """Return what all ranks must have in common, as JSON values."""
-        shared = {"world_size": self._world_size, "batch_size": self.batch_size}
-        if isinstance(self._sampler, WindowSampler):
-            return {**shared, "plan": self.plan(n_obs).fields}
-        return {**shared, "n_batches": self.n_batches(n_obs)}
-
     @property
     def _multiple(self) -> int:
         return self.batch_size if self._enforce_equal_batches else 1
 
     def _shard(self, n_obs: int) -> tuple[int, int]:
         """Return where this rank's part of the rows begins and ends."""
-        start, stop = mask_bounds(self.mask, n_obs)
-        assert stop is not None
+        start, stop = self._bounds(n_obs)
         if self._shards == "windows":
             return start, stop
-        first, end = shard_bounds(stop - start, self._world_size, self._rank, self._multiple)
+        first, end = shard_bounds(stop - start, self.world_size, self.rank, self._multiple)
         return start + first, start + end
 
     def _on_shard(self, n_obs: int) -> Sampler:
@@ -179,9 +177,6 @@ class DistributedSampler(PlannedSampler):
         sampler = copy.copy(self._sampler)
         sampler.mask = slice(*self._shard(n_obs))
         return sampler
-
-    def _offset(self, n_obs: int) -> int:
-        return mask_bounds(self.mask, n_obs)[0]
 
     def _first_chunk(self, n_obs: int) -> int:
         return self._shard(n_obs)[0]

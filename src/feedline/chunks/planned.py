@@ -2,48 +2,44 @@
 
 from __future__ import annotations
 
-import sys
+import copy
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from feedline.chunks.requests import LoadRequest, request_of
+from feedline.chunks.rows import RowsPlan
 from feedline.chunks.sampler import Sampler, mask_bounds, seed_of
-from feedline.errors import CursorFormatError, InvalidValueError, check_integer
-from feedline.plan import Cursor, Order, Plan, Segment
+from feedline.errors import InvalidValueError, check_integer
+from feedline.feed import Alone, DataPlan, Guard, Pass, Peers, Position
+from feedline.feed.worker import torch_worker
+from feedline.plan import Order, Plan, RoundsPlan
 from feedline.plan.seeds import Seed
+from feedline.store.matrix import MatrixStore
 
 __all__ = ["PlannedSampler", "WindowSampler"]
 
 
-@dataclass
-class _Pass:
-    """A walk through a segment, and how many of its batches were in the requests handed out."""
-
-    segment: Segment
-    num_batches: int
-
-
 class PlannedSampler(Sampler):
-    """A sampler with a place: an epoch, and how far it has come in it.
+    """A sampler with a position: an epoch, and how far it has come in it.
 
-    When a pass has ended, the next one is the next epoch. The state counts batches: those in the
-    requests that were handed out, or as many as the loader says it has delivered.
+    When a pass has ended, the next one is the next epoch; one that was broken off is begun again.
+    The state counts batches: those that a loader of Feedline has delivered, or else those in the
+    requests that were handed out.
 
     Inside a worker of torch's DataLoader, worker w of n gets requests w, w + n, ….
     """
 
-    _world_size = 1
-    _rank = 0
+    has_position = True
 
-    def __init__(self) -> None:
-        self._epoch = 0
-        self._loaded: Cursor | None = None
-        self._pass: _Pass | None = None
+    def __init__(self, batch_size: int, peers: Peers | None = None) -> None:
+        # The loader compares the ranks: a sampler alone may run in any thread or worker.
+        self._position = Position(
+            None, batch_size=batch_size, peers=peers or Alone(), guard=Guard(is_on=False)
+        )
+        self._planned_for: tuple[Any, ...] | None = None
 
     @abstractmethod
     def plan(self, n_obs: int) -> Plan:
@@ -60,122 +56,106 @@ class PlannedSampler(Sampler):
         """The number of chunks of a request."""
 
     @property
+    @abstractmethod
+    def seed(self) -> Seed:
+        """The seed of all orders."""
+
+    def position_for(self, n_obs: int, data: MatrixStore | None = None) -> Position:
+        """Return where this sampler is in the plan for so many rows, of `data` if that is known."""
+        start, stop = self._bounds(n_obs)
+        wanted = (n_obs, start, stop, self.seed, id(data))
+        if self._planned_for != wanted:
+            self.validate(n_obs)
+            plan: Plan = RowsPlan(plan=self.plan(n_obs), start=start, stop=stop)
+            if data is not None:
+                plan = DataPlan(plan=plan, store=data, takes_any=True)
+            self._position.plan = plan
+            self._planned_for = wanted
+        return self._position
+
+    @property
     def epoch(self) -> int:
         """The epoch that this sampler is in."""
-        return self._epoch
+        return self._position.epoch
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the beginning of `epoch`; the epoch that the sampler is in is not restarted."""
-        epoch = check_integer("epoch", epoch, 0)
-        if epoch != self._epoch:
-            self._epoch = epoch
-            self._loaded = self._pass = None
+        self._position.set_epoch(epoch)
 
     def n_batches(self, n_obs: int) -> int:
         self.validate(n_obs)
-        return self._fresh(n_obs).num_batches
+        position = self._position
+        sizes = {"world_size": position.peers.world_size, "batch_size": position.batch_size}
+        return self.plan(n_obs).segment(epoch=position.epoch, **sizes).num_batches
 
     def n_batches_left(self, n_obs: int) -> int:
         """Return how many batches the next pass has."""
-        segment = self._resumed(n_obs)
-        left = 0 if segment is None else segment.num_batches - segment.num_done
-        return left or self.n_batches(n_obs)
+        return self.position_for(n_obs).num_batches_left()
 
-    def planned_rows(self, n_obs: int) -> Iterator[NDArray[np.int64]]:
-        """Yield the rows of each batch of the pass that has begun, without reading anything."""
-        assert self._pass is not None
-        offset = self._offset(n_obs)
-        for batch in self._pass.segment.batches(self._rank):
-            yield batch.indices + offset
-
-    def begin(self, n_obs: int) -> Segment:
-        """Begin a pass, at the loaded state, or at the start of this or the next epoch."""
-        ended = self._pass
-        if ended is not None and ended.num_batches == ended.segment.num_batches:
-            self.set_epoch(self._epoch + 1)
-        segment = self._resumed(n_obs)
-        if segment is not None and segment.num_done == segment.num_batches:
-            self.set_epoch(self._epoch + 1)
-            segment = None
-        segment = segment or self._fresh(n_obs)
-        self._loaded = None
-        self._pass = _Pass(segment, segment.num_done)
-        return segment
+    def requests(self, running: Pass, n_obs: int) -> Iterator[LoadRequest]:
+        """Yield what to read for a pass, or this worker's part of it."""
+        num_together = max(1, self.chunk_size * self.preload_nchunks // self.batch_size)
+        edges = range(-(-(running.start + 1) // num_together) * num_together, 2**63, num_together)
+        worker, num_workers = torch_worker()
+        offset, first_chunk = self._bounds(n_obs)[0], self._first_chunk(n_obs)
+        first, number = running.start, 0
+        while first < running.segment.num_batches:
+            end = min(edges[number], running.segment.num_batches)
+            if number % (num_workers or 1) == worker:
+                block = running.segment.block(running.rank, first, end)
+                yield request_of(block, offset, self.chunk_size, first_chunk)
+            first, number = end, number + 1
 
     def _sample(self, n_obs: int) -> Iterator[LoadRequest]:
-        segment = self.begin(n_obs)
-        running = self._pass
-        offset = self._offset(n_obs)
-        worker, num_workers = _torch_worker()
-        for number, (first, end) in enumerate(self.request_spans(segment)):
-            if running is not None:
-                running.num_batches = end
-            if number % num_workers == worker:
-                block = segment.block(self._rank, first, end)
-                yield request_of(block, offset, self.chunk_size, self._first_chunk(n_obs))
+        running = self.position_for(n_obs).begin()
+        for request in self.requests(running, n_obs):
+            running.deliver(len(request["splits"]))
+            yield request
+        # Those that other workers have.
+        running.deliver(running.num_batches - running.num_delivered)
 
-    def request_spans(self, segment: Segment) -> Iterator[tuple[int, int]]:
-        """Yield the first batch, and the one after the last, of each request of a segment."""
-        num_together = max(1, self.chunk_size * self.preload_nchunks // self.batch_size)
-        first = segment.num_done
-        while first < segment.num_batches:
-            end = min((first // num_together + 1) * num_together, segment.num_batches)
-            yield first, end
-            first = end
-
-    def _offset(self, n_obs: int) -> int:
-        return mask_bounds(self._mask, n_obs)[0]
+    def _bounds(self, n_obs: int) -> tuple[int, int]:
+        """Return the first row of the mask, and the row after its last one."""
+        start, stop = mask_bounds(self.mask, check_integer("n_obs", n_obs, 1))
+        assert stop is not None
+        return start, stop
 
     def _first_chunk(self, n_obs: int) -> int:
         """Return the row at which chunks begin to be counted."""
-        return self._offset(n_obs)
-
-    def _sizes(self) -> dict[str, int]:
-        return {"world_size": self._world_size, "batch_size": self.batch_size}
-
-    def _fresh(self, n_obs: int) -> Segment:
-        return self.plan(n_obs).segment(epoch=self._epoch, **self._sizes())
-
-    def _resumed(self, n_obs: int) -> Segment | None:
-        if self._loaded is None:
-            return None
-        return self.plan(n_obs).resume(self._loaded, **self._sizes())
+        return self._bounds(n_obs)[0]
 
     def state_dict(self, num_batches: int | None = None) -> dict[str, Any]:
-        """Return where this sampler is.
+        """Return where this sampler is; the cursor is None until the rows are known.
 
         Args:
             num_batches: How many batches of this pass were delivered. A loader that reads ahead
                 knows; without it, all batches of the requests handed out count.
         """
-        if self._pass is None:
+        running = self._position.current
+        if running is None:
             if num_batches not in (None, 0):
                 raise InvalidValueError(
                     f"num_batches={num_batches} must be 0, because no pass has begun"
                 )
-            cursor = self._loaded
-            return {"epoch": self._epoch, "cursor": None if cursor is None else cursor.to_dict()}
-        segment, reached = self._pass.segment, self._pass.num_batches
-        if num_batches is not None:
-            high = segment.num_batches - segment.num_done
-            reached = segment.num_done + check_integer("num_batches", num_batches, 0, high)
-        return {"epoch": self._epoch, "cursor": segment.cursor(reached).to_dict()}
+            if not self._position.is_loaded:
+                return {"epoch": self.epoch, "cursor": None}
+        if running is None or num_batches is None:
+            return self._position.state_dict()
+        num_batches = check_integer("num_batches", num_batches, 0, running.num_batches)
+        cursor = running.segment.cursor(running.entries_before(num_batches))
+        return {"epoch": cursor.epoch, "cursor": cursor.to_json()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Let the next pass go on where a state was saved; it is compared with the plan then."""
-        if not isinstance(state, Mapping) or not {"epoch", "cursor"} <= state.keys():
-            raise CursorFormatError(
-                f"state={state!r:.80} must be a mapping with the keys 'epoch' and 'cursor'; pass "
-                "what state_dict() returned"
-            )
-        cursor = None if state["cursor"] is None else Cursor.from_dict(state["cursor"])
-        epoch = check_integer("epoch", state["epoch"], 0)
-        if cursor is not None and cursor.epoch != epoch:
-            raise CursorFormatError(
-                f"epoch={epoch} must be that of the cursor, {cursor.epoch}; the state is damaged, "
-                "use an earlier checkpoint"
-            )
-        self._epoch, self._loaded, self._pass = epoch, cursor, None
+        # Which rows the state is for is known when the pass begins.
+        self._position.plan = self._planned_for = None
+        self._position.load_state_dict(state)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy has a position of its own; its plan, which may hold the data, is made anew.
+        position = copy.copy(self._position)
+        position.plan = None
+        return {**self.__dict__, "_position": position, "_planned_for": None}
 
 
 class WindowSampler(PlannedSampler):
@@ -191,11 +171,11 @@ class WindowSampler(PlannedSampler):
         mask: slice | None,
         rng: Any,
     ) -> None:
-        super().__init__()
         self._chunk_size = check_integer("chunk_size", chunk_size, 1)
         self._preload_nchunks = check_integer("preload_nchunks", preload_nchunks, 1)
         self._batch_size = check_integer("batch_size", batch_size, 1)
         _check_sizes(chunk_size, preload_nchunks, batch_size)
+        super().__init__(self._batch_size)
         self._drop_last = bool(drop_last)
         if mask is not None:
             self.mask = mask
@@ -221,7 +201,6 @@ class WindowSampler(PlannedSampler):
 
     @property
     def seed(self) -> Seed:
-        """The seed of all orders."""
         return self._seed
 
     @property
@@ -242,6 +221,12 @@ class WindowSampler(PlannedSampler):
         """What happens to the last batch."""
         return "drop" if self._drop_last else "even"
 
+    def plan(self, n_obs: int) -> Plan:
+        return RoundsPlan(order=self.order_on(*self._bounds(n_obs), self._seed), tail=self.tail)
+
+    def validate(self, n_obs: int) -> None:
+        self.plan(n_obs)
+
 
 def _check_sizes(chunk_size: int, preload_nchunks: int, batch_size: int) -> None:
     in_memory = chunk_size * preload_nchunks
@@ -250,13 +235,3 @@ def _check_sizes(chunk_size: int, preload_nchunks: int, batch_size: int) -> None
             f"chunk_size * preload_nchunks = {chunk_size} * {preload_nchunks} = {in_memory} must "
             f"be a multiple of batch_size={batch_size}; change one of them"
         )
-
-
-def _torch_worker() -> tuple[int, int]:
-    """Return the number of this worker of torch's DataLoader and how many there are.
-
-    A worker has imported torch, so nothing is imported here.
-    """
-    module = sys.modules.get("torch.utils.data")
-    info = None if module is None else module.get_worker_info()
-    return (0, 1) if info is None else (info.id, info.num_workers)

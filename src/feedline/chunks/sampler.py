@@ -10,12 +10,18 @@ import numpy as np
 
 from feedline.chunks.requests import LoadRequest
 from feedline.errors import InvalidValueError, check_integer
+from feedline.feed import Peers
 
 __all__ = ["Sampler", "mask_bounds", "seed_of"]
 
 
 class Sampler(ABC):
     """A sampler of load requests over the rows in `mask`."""
+
+    #: Whether it has a position, so that a loader over it can be saved and resumed.
+    has_position: bool = False
+    #: The ranks that share its rows; None where each of them would get all.
+    peers: Peers | None = None
 
     _mask: slice = slice(0, None)
     _rng: np.random.Generator | None = None

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from feedline.cli.audit_table import describe, make_console, print_result
-from feedline.cli.printing import print_json
+from feedline.cli.audit_table import Planned, describe, print_result
+from feedline.cli.configs import json_option, load_config, naming
+from feedline.cli.printing import make_console, print_json
 from feedline.errors import InvalidValueError, check_integer
 
 if TYPE_CHECKING:
     from feedline.runs.audit_result import AuditResult
+    from feedline.runs.run_config import RunConfig
 
 __all__ = ["audit"]
 
@@ -33,7 +35,7 @@ _MOST_SAMPLES = 2**60
     help="A run config: expect each sample as often as its plan has it, as in a mixture.",
 )
 @click.option("--complete", is_flag=True, help="Fail also if the last epoch has not ended.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@json_option
 def audit(
     logs: tuple[Path, ...], samples: int | None, config: Path | None, complete: bool, as_json: bool
 ) -> None:
@@ -43,7 +45,7 @@ def audit(
     folders of them. A run counts up to the checkpoint that the next one loaded. Where weights let
     samples come more than once, or not at all, --config says how often they should.
 
-    The exit code is 1 if samples were lost or repeated, or ranks parted, and 2 if a log cannot be
+    The exit code is 1 if samples were lost or repeated, or ranks diverged, and 2 if a log cannot be
     used.
 
     \b
@@ -58,16 +60,18 @@ def audit(
             raise InvalidValueError(
                 f"--samples={samples} must be left out beside --config, which says it"
             )
-    from feedline.runs.audit import audit_logs
+    from feedline.runs.audit import audit_config, audit_logs
 
     _check_logs(logs)
     planned = None
     if config is None:
         result = audit_logs(logs, num_samples=samples)
     else:
-        from feedline.cli.audit_plan import audit_planned
-
-        result, planned = audit_planned(logs, config)
+        run = load_config(config)
+        with naming(config):
+            result = audit_config(logs, run)
+        sources = tuple((source.name, source.first_index) for source in run.sources)
+        planned = Planned(str(config), sources, _begins_alike(run, logs, result))
     if as_json:
         print_json(describe(result, planned))
     else:
@@ -98,3 +102,26 @@ def _check_logs(logs: tuple[Path, ...]) -> None:
             raise InvalidValueError(
                 f"{path}: does not begin as a log of feedline; give what a ConsumptionLog wrote"
             )
+
+
+def _begins_alike(run: RunConfig, logs: tuple[Path, ...], result: AuditResult) -> bool | None:
+    """Whether any rank received first what the plan has first; None if that was not logged."""
+    from feedline.runs.audit import find_logs
+    from feedline.runs.consumption_log import iter_log, read_log_header
+    from feedline.runs.log_entries import LoggedBatch
+
+    first, is_alike = result.runs[0], None
+    for path in find_logs(logs):
+        header = read_log_header(path)
+        if (header.run or str(path.parent)) != first.name or first.first_step != 0:
+            continue
+        batches = (entry for _, entry in iter_log(path) if isinstance(entry, LoggedBatch))
+        batch = next(batches, None)
+        if batch is None or not len(batch.ids):
+            continue
+        size = header.info.get("batch_size") or len(batch.ids)
+        segment = run.plan.segment(world_size=header.world_size, batch_size=size, epoch=batch.epoch)
+        if batch.ids.tolist() == segment.batch(header.rank, 0).indices.tolist():
+            return True
+        is_alike = False
+    return is_alike

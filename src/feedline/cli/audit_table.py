@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from feedline.cli.printing import make_console, one_line
+from feedline.cli.printing import one_line
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
     from feedline.runs.audit_result import AuditResult, EpochAudit, RunAudit
 
-__all__ = ["Planned", "describe", "make_console", "print_result"]
+__all__ = ["Planned", "describe", "print_result"]
 
 _MOST_RANKS = 16
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Planned:
     """The plan that logs are compared with: its config, and the first index of each source.
 
@@ -82,40 +82,22 @@ def _runs_table(runs: tuple[RunAudit, ...]) -> Table:
         discarded = ""
         if run.num_discarded_batches:
             discarded = f"{run.num_discarded_samples:,} in {run.num_discarded_batches:,} batches"
-        table.add_row(
-            _escaped(run.name),
-            f"{run.world_size:,}",
-            steps,
-            f"{run.num_samples:,}",
-            discarded,
-            "yes" if run.ok else "[red]no[/]",
-        )
+        agree = "yes" if run.ok else "[red]no[/]"
+        counts = (f"{run.world_size:,}", steps, f"{run.num_samples:,}")
+        table.add_row(_escaped(run.name), *counts, discarded, agree)
     return table
 
 
 def _epochs_table(epochs: tuple[EpochAudit, ...], how: str) -> Table:
     table = _table("epoch", "source", "expected", "once", "missing", "repeated", "verdict")
     for epoch in epochs:
-        if len(epoch.sources) > 1:
-            for source in epoch.sources:
-                table.add_row(
-                    str(epoch.epoch),
-                    _escaped(source.name),
-                    f"{source.num_expected:,}",
-                    f"{source.num_once:,}",
-                    f"{source.num_missing:,}",
-                    f"{source.num_repeated:,}",
-                )
-        table.add_row(
-            str(epoch.epoch),
-            "all",
-            f"{epoch.num_expected:,}",
-            f"{epoch.num_once:,}",
-            f"{epoch.num_lost + epoch.num_dropped + epoch.num_to_come:,}",
-            f"{epoch.num_repeated:,}",
-            _verdict(epoch, how),
-            end_section=True,
-        )
+        for s in epoch.sources if len(epoch.sources) > 1 else ():
+            counts = (s.num_expected, s.num_once, s.num_missing, s.num_repeated)
+            table.add_row(str(epoch.epoch), _escaped(s.name), *(f"{n:,}" for n in counts))
+        missing = epoch.num_lost + epoch.num_dropped + epoch.num_to_come
+        counts = (epoch.num_expected, epoch.num_once, missing, epoch.num_repeated)
+        table.add_row(str(epoch.epoch), "all", *(f"{n:,}" for n in counts), _verdict(epoch, how))
+        table.add_section()
     return table
 
 
@@ -134,32 +116,32 @@ def _faults_of_run(run: RunAudit) -> list[str]:
     if run.missing_ranks:
         ranks = ", ".join(map(str, run.missing_ranks[:_MOST_RANKS]))
         more = ", …" if len(run.missing_ranks) > _MOST_RANKS else ""
-        faults.append(f"the logs of ranks {ranks}{more} of {run.world_size} are not there")
+        faults.append(f"the logs of ranks {ranks}{more} of {run.world_size} are missing")
     if run.parted_step is not None:
         counts = ", ".join(f"{count:,}" for count in run.num_batches)
         if len(run.num_batches) > _MOST_RANKS:
             counts = f"{min(run.num_batches):,} to {max(run.num_batches):,}"
-        faults.append(f"ranks parted at step {run.parted_step}; they had {counts} batches")
+        faults.append(f"ranks diverged at step {run.parted_step}; they had {counts} batches")
     return faults
 
 
 def _faults_of_epoch(epoch: EpochAudit, planned: Planned | None) -> list[str]:
-    lost, repeated = (
-        [_named(index, epoch, planned) for index in indices]
-        for indices in (epoch.lost, epoch.repeated)
-    )
+    from feedline.runs.words import several
+
     listed = [
-        ("lost", epoch.num_lost, lost),
-        ("received too often", epoch.num_repeated, repeated),
+        ("lost", epoch.num_lost, [_named(index, epoch, planned) for index in epoch.lost]),
+        (
+            *("received too often", epoch.num_repeated),
+            [_named(index, epoch, planned) for index in epoch.repeated],
+        ),
         ("outside of the data", epoch.num_unknown, [str(index) for index in epoch.unknown]),
     ]
-    faults = []
-    for what, count, first in listed:
-        if count:
-            more = ", …" if count > len(first) else ""
-            plural = "sample" if count == 1 else "samples"
-            faults.append(f"{count:,} {plural} {what}: {', '.join(first)}{more}")
-    return faults
+    return [
+        f"{several(count, 'sample')} {what}: {', '.join(first)}"
+        + (", …" if count > len(first) else "")
+        for what, count, first in listed
+        if count
+    ]
 
 
 def _named(index: int, epoch: EpochAudit, planned: Planned | None) -> str:

@@ -47,7 +47,7 @@ _REMEDIES = {
     "source_row=None": "--no-source-row",
     "memory_budget": "--memory",
     "progress=True": "progress",
-    "num_samples=None": "--samples",
+    "num_samples is required": "--samples is required",
 }
 _ARGUMENTS = {"--samples": "num_samples", "--threads": "num_threads"}
 _GIVEN = "feedline.given"
@@ -112,7 +112,7 @@ def _failing(given: dict[str, str]) -> Iterator[None]:
             raise
         raise _Failure(str(error)) from None
     except MemoryError as error:
-        raise _Failure(f"memory does not suffice; give smaller numbers ({error})") from None
+        raise _Failure(f"out of memory; use a smaller batch or budget ({error})") from None
     except KeyboardInterrupt:
         click.echo("Interrupted.", err=True)
         sys.exit(130)

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from feedline.cli.audit import is_good
-from feedline.cli.audit_table import describe, make_console, print_result
+from feedline.cli.audit_table import describe, print_result
+from feedline.cli.printing import make_console
 from feedline.errors import InvalidValueError
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.progress import Progress
 
 __all__ = ["demo"]
 
@@ -44,9 +44,9 @@ def demo(
     """Train a small model, stop it, kill it, resize it, and audit what it received.
 
     Real processes under torchrun train on a mixture of two packed sources. Two are stopped by
-    SIGTERM, three go on and are killed by kill -9, and one finishes the epoch. Then the logs of all
-    are audited, and drawn as one HTML file. It takes about a minute. The exit code is 1 if the
-    audit fails.
+    SIGTERM, three resume and are killed by kill -9, and one finishes the epoch. Then all logs are
+    audited, and drawn as one HTML file. It takes about a minute. The exit code is 1 if the audit
+    fails.
 
     \b
     Examples:
@@ -55,44 +55,39 @@ def demo(
     """
     _check_torch()
     # Not before torch was looked for: what is imported here takes its time.
-    from feedline.report.target import check_target
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-    target = report or _place_of_report(folder)
+    from feedline.cli.demo_story import Story
+    from feedline.report import report_logs, write_report
+    from feedline.report.page import check_target
+
+    default = Path("feedline-demo.html") if folder is None else folder / "report.html"
+    target = report or default
     check_target(target)
     console = make_console(is_quiet=as_json)
+    columns = (TextColumn("{task.description:>8}"), BarColumn(), MofNCompleteColumn())
+    note = TextColumn("{task.fields[note]}")
+    progress = Progress(*columns, note, console=console, disable=as_json, transient=True)
     try:
         with _ends_with_sigterm(), _folder(folder, keep, console) as place:
             start = time.monotonic()
-            with _progress(console, is_shown=not as_json) as progress:
-                # Not before torch was looked for: the story reads and packs data.
-                from feedline.cli.demo_story import Story
-
+            with progress:
                 result = Story(place, console, progress, drop_one=drop_one).tell()
-            written = _draw(place / "logs", target)
+            title = "A training that was stopped, resized, killed and resumed"
+            write_report(report_logs([place / "logs"], title=title), target)
             seconds = time.monotonic() - start
     except KeyboardInterrupt:
         click.echo("Interrupted; all processes of the demo have ended.", err=True)
         sys.exit(130)
     if as_json:
-        more = {"seconds": round(seconds, 1), "report": str(written)}
+        more = {"seconds": round(seconds, 1), "report": str(target)}
         click.echo(json.dumps({**describe(result), **more}))
     else:
         print_result(console, result)
-        text = f"The demo took {seconds:.0f} seconds. Open its report: {written}"
+        text = f"The demo took {seconds:.0f} seconds. Open its report: {target}"
         console.print(text, markup=False, soft_wrap=True)
     if not is_good(result, complete=True):
         sys.exit(1)
-
-
-def _place_of_report(folder: Path | None) -> Path:
-    return Path("feedline-demo.html") if folder is None else folder / "report.html"
-
-
-def _draw(logs: Path, target: Path) -> Path:
-    from feedline.report import report_logs, write_report
-
-    title = "A training that was stopped, resized, killed and resumed"
-    return write_report(report_logs([logs], title=title), target)
 
 
 def _check_torch() -> None:
@@ -120,20 +115,6 @@ def _folder(given: Path | None, keep: bool, console: Console) -> Iterator[Path]:
     else:
         with tempfile.TemporaryDirectory(prefix="feedline-demo-") as name:
             yield Path(name)
-
-
-@contextmanager
-def _progress(console: Console, *, is_shown: bool) -> Iterator[Progress]:
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-    columns = (
-        TextColumn("{task.description:>8}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[note]}"),
-    )
-    with Progress(*columns, console=console, disable=not is_shown, transient=True) as progress:
-        yield progress
 
 
 @contextmanager

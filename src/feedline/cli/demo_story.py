@@ -37,9 +37,9 @@ class _Seen:
     loss: float = float("nan")
     events: tuple[LoggedEvent, ...] = ()
 
-    def field(self, names: tuple[str, ...], name: str) -> Any:
-        """Return a field of the last event with one of these names, or None."""
-        found = [event.fields.get(name) for event in self.events if event.name in names]
+    def field(self, event: str, name: str) -> Any:
+        """Return a field of the last event of a name, or None."""
+        found = [entry.fields.get(name) for entry in self.events if entry.name == event]
         return found[-1] if found else None
 
 
@@ -76,26 +76,26 @@ class Story:
     def _stop_on_two(self) -> None:
         with self._launched("run 1", 2, slow_step=_TERM_STEP + 20) as job:
             job.wait_for(lambda: self._look(job).step >= _TERM_STEP)
-            os.kill(self._seen(job, 1).field(("start",), "pid"), signal.SIGTERM)
+            os.kill(self._seen(job, 1).field("start", "pid"), signal.SIGTERM)
             self._say("SIGTERM", "to rank 1 only")
-            job.finish(lambda: self._look(job))
-            self._say_how_it_ended(job, 2)
+            self._finish(job, 2)
 
     def _kill_on_three(self) -> None:
+        def is_past_checkpoint() -> bool:
+            seen = self._look(job)
+            is_late = seen.checkpoint >= _KILL_STEP
+            return is_late and seen.step >= seen.checkpoint + _STEPS_AFTER_CHECKPOINT
+
         with self._launched("run 2", 3, slow_step=_KILL_STEP + 20) as job:
-            job.wait_for(lambda: self._has_gone_on_after_checkpoint(self._look(job)))
+            job.wait_for(is_past_checkpoint)
             num_processes = job.kill()
             seen = self._look(job)
-            self._say(
-                "kill -9",
-                f"to all {num_processes} processes at step {seen.step}; the checkpoint is at "
-                f"{seen.checkpoint}",
-            )
+            text = f"to all {num_processes} processes at step {seen.step}; the checkpoint is at "
+            self._say("kill -9", f"{text}{seen.checkpoint}")
 
     def _finish_on_one(self) -> None:
         with self._launched("run 3", 1, slow_step=10**9) as job:
-            job.finish(lambda: self._look(job))
-            self._say_how_it_ended(job, 1)
+            self._finish(job, 1)
 
     @contextmanager
     def _launched(self, name: str, num_processes: int, *, slow_step: int) -> Iterator[Job]:
@@ -112,14 +112,10 @@ class Story:
         module = "feedline.cli.demo_job"
         with launched(name, module, argument, num_processes=num_processes, output=output) as job:
             job.wait_for(lambda: self._seen(job, num_processes - 1).step >= 0)
-            step = self._seen(job, 0).field(("resume",), "step")
+            step = self._seen(job, 0).field("resume", "step")
             begun = "from the beginning" if step is None else f"from the checkpoint, step {step}"
             self._say(name, f"trains {begun}")
             yield job
-
-    def _has_gone_on_after_checkpoint(self, seen: _Seen) -> bool:
-        is_late = seen.checkpoint >= _KILL_STEP
-        return is_late and seen.step >= seen.checkpoint + _STEPS_AFTER_CHECKPOINT
 
     def _look(self, job: Job) -> _Seen:
         """Return what rank 0 has logged, and show it."""
@@ -136,21 +132,22 @@ class Story:
         steps = [entry.step for entry in entries if isinstance(entry, LoggedBatch)]
         events = tuple(entry for entry in entries if isinstance(entry, LoggedEvent))
         saved = [event.fields for event in events if event.name == "checkpoint"]
-        if not saved:
-            return _Seen(max(steps, default=-1), events=events)
-        return _Seen(max(steps), saved[-1]["step"], saved[-1]["loss"], events)
+        last: Any = saved[-1] if saved else {"step": 0, "loss": float("nan")}
+        return _Seen(max(steps, default=-1), last["step"], last["loss"], events)
 
-    def _say_how_it_ended(self, job: Job, num_ranks: int) -> None:
+    def _finish(self, job: Job, num_ranks: int) -> None:
+        """Wait for the end of a run, and tell how it ended."""
+        job.finish(lambda: self._look(job))
         ranks = [self._seen(job, rank) for rank in range(num_ranks)]
-        steps = {seen.field(("stop",), "step") for seen in ranks}
+        steps = {seen.field("stop", "step") for seen in ranks}
         if len(steps) > 1:
             raise FeedlineError(f"{job.name}: ranks stopped before steps {steps}, not the same")
-        step, reason = steps.pop(), ranks[0].field(("stop",), "reason")
-        who = "all ranks" if num_ranks > 1 else "the rank"
+        step, reason = steps.pop() - 1, ranks[0].field("stop", "reason")
         if reason is None:
-            self._say(job.name, f"finished the epoch with step {step - 1}")
+            self._say(job.name, f"finished the epoch with step {step}")
         else:
-            self._say(job.name, f"{who} stopped after step {step - 1}, with a checkpoint: {reason}")
+            who = "all ranks" if num_ranks > 1 else "the rank"
+            self._say(job.name, f"{who} stopped after step {step}, with a checkpoint: {reason}")
 
     def _say(self, who: str, what: str) -> None:
         self._console.print(f"[bold]{who:>8}[/]  {what}")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from feedline.cli.configs import load_config
+from feedline.cli.configs import json_option, load_config
 from feedline.cli.printing import format_time, one_line, print_json, print_table
 from feedline.errors import InvalidValueError
 
@@ -29,9 +29,9 @@ _MOST_ROWS = 40
     "--against",
     type=click.Path(path_type=Path),
     metavar="CONFIG",
-    help="A run config: say whether the run could go on from the checkpoint.",
+    help="A run config: say whether the run could resume from the checkpoint.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@json_option
 def inspect(path: Path, against: Path | None, as_json: bool) -> None:
     """Show what a checkpoint, a log, a packed folder or a zarr matrix holds.
 

@@ -8,31 +8,28 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from feedline.cli.configs import load_config
+from feedline.cli.configs import (
+    config_argument,
+    json_option,
+    load_config,
+    parse_sizes,
+    size_options,
+)
 from feedline.cli.printing import format_bytes, print_json, print_table
-from feedline.errors import InvalidValueError
 
 if TYPE_CHECKING:
-    from feedline.runs.chunk_reads import ChunkReads
     from feedline.runs.dry_run import DryRun
-    from feedline.runs.plan_report import Naive, PlanReport
+    from feedline.runs.naive_sharding import NaiveSharding
+    from feedline.runs.plan_report import ChunkReads, PlanReport
 
-__all__ = ["parse_sizes", "plan"]
-
-_MOST_RANKS = 2**31
+__all__ = ["plan"]
 
 
 @click.command()
-@click.argument("config", type=click.Path(path_type=Path))
-@click.option("--ranks", type=int, metavar="N", help="Ranks, if others than the config says.")
-@click.option("--batch-size", type=int, metavar="B", help="Batch size, if another.")
+@config_argument
+@size_options(resize=True)
 @click.option("--epoch", type=int, default=0, metavar="E", show_default=True, help="The epoch.")
-@click.option(
-    "--resize",
-    metavar="N,N,...",
-    help="Cut the epoch into equal parts and go on with these numbers of ranks.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@json_option
 def plan(
     config: Path,
     ranks: int | None,
@@ -44,7 +41,7 @@ def plan(
     """Show what a run will consume: batches, steps, tails, reads and bytes.
 
     CONFIG is a run config in YAML. No data is read, and nothing depends on its size. With --resize
-    the epoch is gone through on one number of ranks after another, as after a resume.
+    the epoch is consumed on one number of ranks after another, as after a resume.
 
     \b
     Examples:
@@ -55,7 +52,7 @@ def plan(
     from feedline.runs.dry_run import dry_run
     from feedline.runs.plan_report import report_plan
 
-    sizes = None if resize is None else parse_sizes(resize)
+    sizes = parse_sizes(resize)
     run = load_config(config).resized(ranks=ranks, batch_size=batch_size)
     report = report_plan(run, epoch)
     resized = None if sizes is None else dry_run(run, sizes, epoch)
@@ -70,39 +67,26 @@ def plan(
         _print_resized(resized)
 
 
-def parse_sizes(text: str) -> list[int]:
-    """Return the numbers of ranks in the value of --resize."""
-    try:
-        sizes = [int(part) for part in text.split(",")]
-    except ValueError:
-        sizes = []
-    if len(sizes) < 2 or not all(1 <= size <= _MOST_RANKS for size in sizes):
-        raise InvalidValueError(
-            f"--resize={text!r:.80} must be two or more numbers of ranks in [1, {_MOST_RANKS}], "
-            "such as 512,480,64"
-        )
-    return sizes
-
-
 def _print(report: PlanReport) -> None:
+    from feedline.runs.words import several
+
     last = ""
     if report.num_batches_in_last_step < report.grad_acc_steps:
         last = f", the last of {report.num_batches_in_last_step:,}"
-    click.echo(
-        f"{report.kind}: {report.num_samples:,} samples on {report.ranks:,} ranks, batches of "
-        f"{report.batch_size:,}"
-    )
+    samples, ranks = several(report.num_samples, "sample"), several(report.ranks, "rank")
+    click.echo(f"{report.kind}: {samples} on {ranks}, batches of {report.batch_size:,}")
     click.echo(f"  epoch {report.epoch}: {report.num_positions:,} positions")
     click.echo(f"  batches per rank: {report.num_batches:,}, equal on all ranks")
     click.echo(f"  steps: {report.num_steps:,} of {report.grad_acc_steps:,} batches{last}")
-    click.echo(f"  run: {report.epochs:,} epochs, {report.num_steps_of_run:,} steps")
+    epochs, steps = several(report.epochs, "epoch"), several(report.num_steps_of_run, "step")
+    click.echo(f"  run: {epochs}, {steps}")
     click.echo(
         f"  tail {report.tail}: {report.num_dropped:,} dropped, {report.num_padded:,} padded"
     )
     if report.reads is not None:
         click.echo(
-            f"  chunks: {report.num_chunks:,}, {report.preload:,} in a window; "
-            f"{_reads(report.reads)}"
+            f"  chunks: {report.num_chunks:,}, {report.preload:,} in a window; a rank reads "
+            f"{_fewest_to_most(report.reads)}, all ranks {report.reads.total:,}"
         )
     cost = report.cost
     click.echo(f"  memory of the plan: {format_bytes(cost.plan_bytes)} of lists")
@@ -114,8 +98,7 @@ def _print(report: PlanReport) -> None:
         )
     if report.sources:
         header = ("source", "samples", "draws", "share", "passes")
-        rows = [(s.name, s.num_samples, s.num_draws, s.share, s.num_passes) for s in report.sources]
-        print_table("Mixture", header, rows)
+        print_table("Mixture", header, [dataclasses.astuple(line) for line in report.sources])
     if report.buckets:
         columns = ("bucket", "samples", "batch size", "batches", "dropped", "padded")
         print_table("Buckets", columns, [dataclasses.astuple(line) for line in report.buckets])
@@ -142,7 +125,7 @@ def _print_resized(run: DryRun) -> None:
     _print_naive(run.naive)
 
 
-def _print_naive(naive: Naive | None) -> None:
+def _print_naive(naive: NaiveSharding | None) -> None:
     if naive is None:
         click.echo("  naive sharding: no model of it for batches of several sizes")
         return
@@ -156,10 +139,6 @@ def _print_naive(naive: Naive | None) -> None:
         f"  naive sharding would have {naive.num_repeated:,} repeated and {naive.num_lost:,} "
         f"lost; {end}"
     )
-
-
-def _reads(reads: ChunkReads) -> str:
-    return f"a rank reads {_fewest_to_most(reads)}, all ranks {reads.total:,}"
 
 
 def _fewest_to_most(reads: ChunkReads) -> str:

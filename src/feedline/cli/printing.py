@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +29,8 @@ _WIDE = 4096
 
 def print_json(result: Any) -> None:
     """Print a result as one line of JSON; a number that JSON does not have is null."""
-    click.echo(json.dumps(_plain(result), default=str, allow_nan=False))
+    text = json.dumps(result, default=_plain)
+    click.echo(json.dumps(json.loads(text, parse_constant=lambda _: None)))
 
 
 def make_console(*, is_quiet: bool = False) -> Console:
@@ -125,9 +125,5 @@ def _shown(value: object) -> str:
 def _plain(value: Any) -> Any:
     """Return what can be written as JSON."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        value = dataclasses.asdict(value)
-    if isinstance(value, Mapping):
-        return {str(key): _plain(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+        return dataclasses.asdict(value)
+    return str(value)

@@ -8,17 +8,17 @@ from pathlib import Path
 
 import click
 
-from feedline.cli.configs import load_config
+from feedline.cli.configs import config_argument, json_option, load_config
 from feedline.cli.printing import print_json, print_table
 
 __all__ = ["quality"]
 
 
 @click.command()
-@click.argument("config", type=click.Path(path_type=Path))
+@config_argument
 @click.option("--epoch", type=int, default=0, metavar="E", show_default=True, help="The epoch.")
 @click.option("--strict", is_flag=True, help="Exit with 1 if any measure is off.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@json_option
 def quality(config: Path, epoch: int, strict: bool, as_json: bool) -> None:
     """Measure how well an epoch is shuffled, beside a perfect shuffle.
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from feedline.cli.configs import load_config
-from feedline.cli.plan import parse_sizes
+from feedline.cli.configs import load_config, parse_sizes, size_options
 from feedline.cli.printing import print_json
 from feedline.errors import InvalidValueError
 
@@ -32,14 +31,8 @@ __all__ = ["report"]
     show_default=True,
     help="The HTML file to write.",
 )
-@click.option("--ranks", type=int, metavar="N", help="Ranks, if others than the config says.")
-@click.option("--batch-size", type=int, metavar="B", help="Batch size, if another.")
+@size_options(resize=True)
 @click.option("--epoch", type=int, metavar="E", help="The epoch of the plan; by default 0.")
-@click.option(
-    "--resize",
-    metavar="N,N,...",
-    help="Cut the epoch into equal parts and go on with these numbers of ranks.",
-)
 @click.option(
     "--config",
     type=click.Path(path_type=Path),
@@ -72,7 +65,7 @@ def report(
       feedline report logs --config run.yaml --title "Run 7"
     """
     from feedline.report import report_config, write_report
-    from feedline.report.target import check_target
+    from feedline.report.page import check_target
 
     of_plan = {"--ranks": ranks, "--batch-size": batch_size, "--epoch": epoch, "--resize": resize}
     of_logs = {"--config": config, "--samples": samples}
@@ -84,7 +77,7 @@ def report(
     else:
         _refuse(of_logs, "logs", "a run config")
         run = load_config(paths[0]).resized(ranks=ranks, batch_size=batch_size)
-        sizes = None if resize is None else parse_sizes(resize)
+        sizes = parse_sizes(resize)
         name = title or f"{paths[0].name}, epoch {epoch or 0}"
         made = report_config(run, epoch=epoch or 0, resize=sizes, title=name)
     written = write_report(made, output)

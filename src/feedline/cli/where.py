@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from feedline.cli.configs import load_config
+from feedline.cli.configs import config_argument, json_option, load_config, size_options
 from feedline.cli.printing import print_json, print_table
 from feedline.errors import InvalidValueError
 
@@ -23,13 +24,12 @@ _MOST_ROWS = 64
 
 
 @click.command()
-@click.argument("config", type=click.Path(path_type=Path))
+@config_argument
 @click.option("--step", type=int, metavar="S", help="A step: show its samples.")
 @click.option("--rank", type=int, metavar="R", help="The rank, with --step; by default 0.")
 @click.option("--index", type=int, metavar="I", help="A sample: show when it is consumed.")
 @click.option("--source", metavar="NAME", help="The source that --index counts in.")
-@click.option("--ranks", type=int, metavar="N", help="Ranks, if others than the config says.")
-@click.option("--batch-size", type=int, metavar="B", help="Batch size, if another.")
+@size_options(resize=False)
 @click.option(
     "--epoch", type=int, metavar="E", help="One epoch; --step then counts from its start."
 )
@@ -38,7 +38,7 @@ _MOST_ROWS = 64
     type=click.Path(path_type=Path),
     help="A checkpoint: its epoch, with the resizes that it had.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@json_option
 def where(
     config: Path,
     step: int | None,
@@ -103,42 +103,45 @@ def _cursor_in(checkpoint: Path, run: RunConfig) -> Cursor:
 
 
 def _show_step(found: StepOfRank, as_json: bool) -> None:
+    from feedline.runs.words import several
+
     if as_json:
         print_json(found)
         return
     click.echo(
         f"epoch {found.epoch}, step {found.step:,} of {found.num_steps:,}, rank {found.rank:,} of "
-        f"{found.ranks:,}: {len(found.samples):,} samples"
+        f"{found.ranks:,}: {several(len(found.samples), 'sample')}"
     )
     names = ["batch", "slot", "index", "source", "source_index"]
     optional = ["bucket", "chunk", "row", "file"]
     names += [n for n in optional if any(getattr(s, n) is not None for s in found.samples)]
     if not all(sample.is_real for sample in found.samples):
         names.append("is_real")
-    rows = [[getattr(sample, name) for name in names] for sample in found.samples[:_MOST_ROWS]]
-    print_table("", [name.replace("_", " ") for name in names], rows)
-    if len(found.samples) > _MOST_ROWS:
-        click.echo(f"  and {len(found.samples) - _MOST_ROWS:,} more; --json has all")
+    _print_rows(names, found.samples)
 
 
 def _show_times(run: RunConfig, index: int, times: list[TimeOfSample], as_json: bool) -> None:
     from feedline.runs.sample_places import place_of
 
     source, inside = run.source_of(index)
-    chunk, row, file = place_of(run, index)
+    place = place_of(run, index)
     if as_json:
         known = {"index": index, "source": source.name, "source_index": inside}
-        place = {"chunk": chunk, "row": row, "file": file}
         print_json({**known, **place, "times": [dataclasses.asdict(time) for time in times]})
         return
     click.echo(f"index {index:,}: {source.name}, sample {inside:,}")
-    if chunk is not None:
-        click.echo(f"  {'' if file is None else f'{file}, '}chunk {chunk:,}, row {row:,}")
+    if place["chunk"] is not None:
+        file = "" if place["file"] is None else f"{place['file']}, "
+        click.echo(f"  {file}chunk {place['chunk']:,}, row {place['row']:,}")
     if not times:
         click.echo("  not consumed: the tail leaves it out, or it is not drawn")
         return
-    names = ["epoch", "step", "batch", "rank", "ranks", "slot", "is_real"]
-    rows = [[getattr(time, name) for name in names] for time in times[:_MOST_ROWS]]
+    _print_rows(["epoch", "step", "batch", "rank", "ranks", "slot", "is_real"], times)
+
+
+def _print_rows(names: Sequence[str], found: Sequence[object]) -> None:
+    """Print these attributes of the first things that were found."""
+    rows = [[getattr(entry, name) for name in names] for entry in found[:_MOST_ROWS]]
     print_table("", [name.replace("_", " ") for name in names], rows)
-    if len(times) > _MOST_ROWS:
-        click.echo(f"  and {len(times) - _MOST_ROWS:,} more; --json has all")
+    if len(found) > _MOST_ROWS:
+        click.echo(f"  and {len(found) - _MOST_ROWS:,} more; --json has all")

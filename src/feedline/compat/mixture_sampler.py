@@ -21,8 +21,8 @@ class MixtureSampler(SkippingSampler):
     """Samples of several datasets in exact proportions, over any number of ranks.
 
     Indices are those of the concatenated datasets, as `MixtureDataset` takes them. The epoch is as
-    long as all datasets together. A dataset whose share exceeds its size starts over, in a new order
-    on each pass.
+    long as all datasets together. A dataset whose share exceeds its size starts over, in a new
+    order on each pass.
 
     Args:
         cumulative_sizes: `[0, len(ds0), len(ds0) + len(ds1), …]`, see `MixtureDataset`.
@@ -69,7 +69,7 @@ class MixtureSampler(SkippingSampler):
     ) -> None:
         check_choice("order", order, ("feedline", "torch"))
         sizes = _sizes_of(cumulative_sizes)
-        described = {
+        described: dict[str, Any] = {
             "sizes": sizes,
             "weights": weights,
             "temperature": temperature,

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from feedline.compat.torch_order import ListedEpoch, check_torch_seed, generator_of, random_order
 from feedline.lazy import lazy
 from feedline.plan import BatchRule, Bucket, EpochOrder, FixedBatch, Plan, Remaining
 from feedline.plan.bucket_deal import BucketRest
 from feedline.plan.frozen import store
 from feedline.plan.interleave import Consecutive, Layout
 from feedline.plan.orders import DeferredEpoch
-from feedline.compat.torch_order import ListedEpoch, check_torch_seed, generator_of, random_order
 
 __all__ = ["TorchBucketPlan"]
 

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from feedline.compat.torch_order import check_torch_seed, generator_of, random_order
 from feedline.errors import CursorFormatError, InvalidValueError, check_integer
 from feedline.plan import Block, Deal, Place, Plan, Remaining
 from feedline.plan.apportion import check_temperature, check_weights
 from feedline.plan.frozen import store
 from feedline.plan.tails import Share
-from feedline.compat.torch_order import check_torch_seed, generator_of, random_order
 
 __all__ = ["TorchMixturePlan"]
 
@@ -64,6 +64,16 @@ class TorchMixturePlan(Plan):
         """Return this plan with other weights."""
         checked = check_weights(weights, len(self.sizes))
         return replace(self, override=(checked, check_temperature(temperature)))
+
+    @property
+    def weights_now(self) -> tuple[tuple[float, ...], float]:
+        return tuple(self.current_weights), self.current_temperature
+
+    def reweighted(
+        self, weights: Sequence[float], temperature: float, *, epoch: int, position: int
+    ) -> TorchMixturePlan:
+        """Return this plan with other weights, at once: its order has no places to change at."""
+        return self.changed(weights, temperature)
 
     @property
     def changes(self) -> tuple[Mapping[str, Any], ...]:

@@ -1,7 +1,8 @@
 """The corridor between a plan and a store: where a run is, who takes part, and its batches.
 
-`Position` is where one rank is in a plan, `Loader` what everything that yields batches looks like, and
-`Peers` the processes of the run. `Feed` reads a store, `ChunkLoader` a matrix, in the order of a plan.
+`Position` is where one rank is in a plan, `Loader` what everything that yields batches looks like,
+and `Peers` the processes of the run. `Feed` reads a store in the order of a plan, `ChunkLoader` a
+matrix.
 """
 
 from feedline.feed.blocks import BlocksAhead, picked_batches

@@ -16,13 +16,19 @@ from feedline.errors import (
     check_choice,
     check_integer,
 )
+from feedline.feed.guard import Guard
+from feedline.feed.loader import Delivered, PlannedLoader
+from feedline.feed.logged import Recorder
+from feedline.feed.peers import Alone, Peers, as_peers
+from feedline.feed.position import Pass, Position
 from feedline.feed.readahead import ReadAhead
+from feedline.feed.worker import torch_worker
 from feedline.store.matrix import FetchedRows, MatrixStore, rows_of_request
 
-__all__ = ["ChunkBatch", "ChunkLoader", "LoadedRequest", "Reader"]
+__all__ = ["ChunkBatch", "ChunkLoader", "LoadedRequest", "PlannedChunks", "Reader"]
 
 Request = Mapping[str, Any]
-OUTPUTS = ("stored", "numpy")
+Rows = NDArray[np.int64]
 
 
 class ChunkBatch(NamedTuple):
@@ -30,13 +36,29 @@ class ChunkBatch(NamedTuple):
 
     X: Any
     obs: dict[str, NDArray[Any]]
-    rows: NDArray[np.int64]
+    rows: Rows
+
+
+class PlannedChunks(Protocol):
+    """A chunk sampler whose loader can be resumed, as those of `feedline.chunks` are.
+
+    It says so by `has_position`. Any other sampler needs `sample` only.
+    """
+
+    #: The ranks that share its rows; None where each of them would get all.
+    peers: Peers | None
+
+    def position_for(self, n_obs: int, data: MatrixStore | None = None) -> Position:
+        """Return where the sampler is in the plan for so many rows, those of `data`."""
+
+    def requests(self, running: Pass, n_obs: int) -> Iterator[Request]:
+        """Yield what to read for a pass; inside of torch's workers, this worker's part."""
 
 
 class LoadedRequest(Protocol):
     """What was read for a request."""
 
-    def batches(self) -> Iterator[tuple[Any, NDArray[np.int64]]]:
+    def batches(self) -> Iterator[tuple[Any, Rows]]:
         """Yield the matrix of each batch, and the numbers of its rows."""
 
 
@@ -49,19 +71,28 @@ class Reader(Protocol):
         """Yield what was read, in the order of the requests; it may have a `close`."""
 
 
-class ChunkLoader:
+class ChunkLoader(PlannedLoader):
     """Batches of a matrix on disk, in the order of a chunk sampler.
 
     The next request is read and decoded while the batches of this one are used. The state counts
-    the batches that were handed out.
+    the batches that were handed out. The loader and its sampler have one position: a state or an
+    epoch may be given to either.
 
     Args:
         store: A matrix, such as `feedline.store.open_anndata` returns.
-        sampler: One of `feedline.chunks`, or any that yields load requests.
-        output: `"stored"` yields sparse rows as scipy CSR matrices and dense ones as arrays;
-            `"numpy"` yields arrays.
+        sampler: One of `feedline.chunks`, or any that yields load requests; without a position it
+            cannot be saved or resumed.
+        output: What becomes of a batch: `"stored"` yields sparse rows as scipy CSR matrices and
+            dense ones as arrays, `"numpy"` yields arrays, and a function gets a `ChunkBatch`.
         num_ahead: How many requests are read ahead.
         reader: What reads requests, if not a thread of this process.
+        num_replicas: The number of ranks, where the sampler is not a `DistributedSampler`: 1, if
+            each process is meant to read all rows.
+        rank: The rank of this process, where `num_replicas` is given.
+        peers: The ranks, where these arguments do not say who they are.
+        log: What takes note of every batch, such as a `feedline.runs.ConsumptionLog`.
+        desync_guard: Compare the ranks before each pass, where those of the sampler can talk.
+        desync_timeout: How many seconds the guard waits for the other ranks.
 
     Examples:
         >>> from feedline.chunks import RandomSampler
@@ -77,125 +108,179 @@ class ChunkLoader:
         store: MatrixStore,
         sampler: Any,
         *,
-        output: str = "stored",
+        output: str | Callable[[ChunkBatch], Any] = "stored",
         num_ahead: int = 1,
         reader: Reader | None = None,
+        num_replicas: int | None = None,
+        rank: int | None = None,
+        peers: Any = "auto",
+        log: Recorder | None = None,
+        desync_guard: bool = True,
+        desync_timeout: float = 60.0,
     ) -> None:
         if not callable(getattr(sampler, "sample", None)):
             raise InvalidValueError(
                 f"sampler={sampler!r:.80} must yield load requests; use one of feedline.chunks"
             )
+        super().__init__(None, log=log)
         self.store = store
         self.sampler = sampler
-        self._convert = _converter(check_choice("output", output, OUTPUTS))
+        self._has_position = bool(getattr(sampler, "has_position", False))
+        if log is not None:
+            self._check_position()
+        self._convert = output if callable(output) else _converter(output)
         self._reader = reader or _InThread(check_integer("num_ahead", num_ahead, 0))
-        self._num_delivered = 0
-        self._latest_rows: NDArray[np.int64] | None = None
+        self._guard = Guard(desync_guard, desync_timeout)
+        self._given = peers, num_replicas, rank
+        if getattr(sampler, "peers", None) is not None and self._given != ("auto", None, None):
+            raise InvalidValueError(
+                f"sampler={type(sampler).__name__} says who the ranks are; leave out peers, "
+                "num_replicas and rank"
+            )
+        self._peers: Peers | None = None
+        self._latest: tuple[Pass | None, int, Rows] | None = None
 
     @property
     def n_obs(self) -> int:
         """The number of rows."""
         return self.store.shape[0]
 
-    def __len__(self) -> int:
-        """The number of batches of a whole epoch."""
-        count = getattr(self.sampler, "n_batches", None) or self.sampler.n_iters
-        return int(count(self.n_obs))
+    @property
+    def peers(self) -> Peers:
+        """The ranks that share the data."""
+        if self._peers is None:
+            self._peers = self._find_peers()
+        return self._peers
 
-    def num_batches_left(self) -> int:
-        """Return how many batches the next pass has."""
-        return int(self._planned("n_batches_left")(self.n_obs))
+    def _find_peers(self) -> Peers:
+        """Return the ranks, or raise if each of several would get all rows."""
+        shared: Peers | None = getattr(self.sampler, "peers", None)
+        if shared is not None:
+            return shared
+        peers, num_replicas, rank = self._given
+        found = as_peers(peers, num_replicas=num_replicas, rank=rank)
+        if found.world_size == 1:
+            return Alone()
+        if not self._has_position and self._given != ("auto", None, None):
+            return found
+        itself = "" if self._has_position else ", or its own where it shares rows out itself"
+        raise InvalidValueError(
+            f"world_size={found.world_size} must be 1 for sampler={type(self.sampler).__name__}, "
+            "which would give all rows to every rank; wrap it in feedline.chunks."
+            "DistributedSampler(sampler, dist_info=...), or pass num_replicas=1 and rank=0 if each "
+            f"process is meant to read everything{itself}"
+        )
 
-    def latest_ids(self) -> NDArray[np.int64]:
-        """Return the numbers of the rows of the batch that was handed out last."""
-        if self._latest_rows is None:
+    @property
+    def position(self) -> Position:
+        """Where the training loop is in the sampler's plan for these rows."""
+        self._check_position()
+        # Looked up here, so that ranks that would all read the same are refused at the first use.
+        _ = self.peers
+        position: Position = self.sampler.position_for(self.n_obs, self.store)
+        position.guard = self._guard
+        return position
+
+    def _check_position(self) -> None:
+        if not self._has_position:
             raise InvalidValueError(
-                "this loader has handed out 0 batches and must have handed out one; ask after it"
+                f"sampler={type(self.sampler).__name__} has no position, so it cannot be saved, "
+                "resumed or logged; use one of feedline.chunks"
             )
-        return self._latest_rows
 
     @property
     def epoch(self) -> int:
-        """The epoch that the sampler is in."""
-        return int(getattr(self.sampler, "epoch", 0))
+        """The epoch that the loader is in; it stays there until the next pass begins."""
+        return super().epoch if self._has_position else int(getattr(self.sampler, "epoch", 0))
 
-    def set_epoch(self, epoch: int) -> None:
-        """Go to the beginning of `epoch`; the epoch that the sampler is in is not restarted."""
-        move = self._planned("set_epoch")
-        before = self.sampler.epoch
-        move(epoch)
-        if self.sampler.epoch != before:
-            self._num_delivered = 0
+    @property
+    def batch_size(self) -> int | None:
+        """The number of rows of a full batch on one rank; None if batches differ."""
+        return int(self.sampler.batch_size)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return where the consumer is: the batches that were handed out."""
-        return self.state_before(0)
+    def __len__(self) -> int:
+        """The number of batches of a whole epoch under the present sizes."""
+        if self._has_position:
+            return super().__len__()
+        _ = self.peers
+        count = getattr(self.sampler, "n_batches", None) or self.sampler.n_iters
+        return int(count(self.n_obs))
 
-    def state_before(self, num_batches: int) -> dict[str, Any]:
-        """Return where the consumer was before the latest batches that were handed out."""
-        save = self._planned("state_dict")
-        num_batches = check_integer("num_batches", num_batches, 0, self._num_delivered)
-        return {
-            "sampler": save(self._num_delivered - num_batches),
-            "data": self.store.fingerprint,
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state_dict: Mapping[str, Any], /) -> None:
         """Go on where a state was saved, on any number of ranks that the sampler allows."""
-        if not isinstance(state, Mapping) or not {"sampler", "data"} <= state.keys():
-            raise CursorFormatError(
-                f"state={state!r:.80} must be a mapping with the keys 'sampler' and 'data'; pass "
-                "what state_dict() returned"
-            )
-        if state["data"] != self.store.fingerprint:
-            raise PlanMismatchError(
-                "the data has changed since the state was saved; restore it, or start a new run "
-                "without the state",
-                {"data": (state["data"], self.store.fingerprint)},
-            )
-        self._planned("load_state_dict")(state["sampler"])
-        self._num_delivered = 0
+        self._check_position()
+        if isinstance(state_dict, Mapping) and "sampler" in state_dict:
+            # Before loaders shared the position of their samplers, the data stood beside it.
+            saved, current = state_dict.get("data"), self.store.fingerprint
+            if saved != current:
+                raise PlanMismatchError(
+                    "the data has changed since the state was saved; restore it, or start a new "
+                    "run without the state",
+                    {"data": (saved, current)},
+                )
+            state_dict = state_dict["sampler"]
+            if not isinstance(state_dict, Mapping):
+                raise CursorFormatError(
+                    f"sampler={state_dict!r:.80} must be the state of a sampler; pass what "
+                    "state_dict() returned"
+                )
+        super().load_state_dict(state_dict)
 
-    def _planned(self, name: str) -> Callable[..., Any]:
-        found = getattr(self.sampler, name, None)
-        if found is None:
-            raise InvalidValueError(
-                f"sampler={type(self.sampler).__name__} has no {name}, so it cannot be resumed; "
-                "use one of feedline.chunks"
-            )
-        return found  # type: ignore[no-any-return]
+    @property
+    def delivered(self) -> Delivered | None:
+        """The record of the latest batch of this pass; None before the first."""
+        if self._has_position:
+            return super().delivered
+        return None if self._latest is None else _ForeignBatch(*self._latest[1:])
 
-    def __iter__(self) -> Iterator[ChunkBatch]:
-        loaded = self._reader(self._requests(), self._load)
+    def _asked(self) -> Rows | None:
+        running = self.position.current
+        return self._latest[2] if self._latest and self._latest[0] is running else None
+
+    def __iter__(self) -> Iterator[Any]:
+        if self._has_position:
+            return super().__iter__()
+        self._guard.compare(
+            self.peers, lambda: {"data": self.store.fingerprint, "num_batches": len(self)}
+        )
+        self._latest = None
+        return self._read(self.sampler.sample(self.n_obs), None)
+
+    def _batches(self, running: Pass) -> Iterator[Any]:
+        return self._read(self.sampler.requests(running, self.n_obs), running)
+
+    def _read(self, requests: Iterator[Request], running: Pass | None) -> Iterator[Any]:
+        """Yield the batches of requests, and take note of each that is handed out."""
+        number = 0
+        loaded = self._reader(requests, self._load)
         try:
             for request in loaded:
                 for matrix, rows in request.batches():
-                    batch = self._batch(matrix, rows)
-                    self._num_delivered += 1
-                    self._latest_rows = rows
+                    obs = {name: values[rows] for name, values in self.store.obs.items()}
+                    batch = self._convert(ChunkBatch(matrix, obs, rows))
+                    if running is not None:
+                        running.deliver()
+                    self._latest = running, number, rows
+                    number += 1
                     yield batch
                 # Held any longer, the memory of these rows could not be used again.
                 del request
+            if running is not None and torch_worker()[1]:
+                # The other workers have handed out theirs.
+                running.deliver(running.num_batches - running.num_delivered)
         finally:
             close = getattr(loaded, "close", None)
             if close is not None:
                 close()
-
-    def _requests(self) -> Iterator[Request]:
-        for number, request in enumerate(self.sampler.sample(self.n_obs)):
-            if number == 0:
-                # Only now has the sampler begun; until then the state is that of the last pass.
-                self._num_delivered = 0
-            yield request
 
     def _load(self, request: Request) -> LoadedRequest:
         wanted = request["requests"]
         rows = rows_of_request(wanted, self.n_obs)
         return _Fetched(self.store.fetch(wanted), rows, list(request["splits"]))
 
-    def _batch(self, matrix: Any, rows: NDArray[np.int64]) -> ChunkBatch:
-        obs = {name: values[rows] for name, values in self.store.obs.items()}
-        return ChunkBatch(self._convert(matrix), obs, rows)
+    def __getstate__(self) -> dict[str, Any]:
+        # For another process, which has no part in the pass that is running here.
+        return {**self.__dict__, "_latest": None}
 
 
 @dataclass(frozen=True)
@@ -221,15 +306,40 @@ class _Fetched:
     """Rows that were fetched; each batch is cut out of them when its turn comes."""
 
     fetched: FetchedRows
-    rows: NDArray[np.int64]
-    splits: list[NDArray[np.int64]]
+    rows: Rows
+    splits: list[Rows]
 
-    def batches(self) -> Iterator[tuple[Any, NDArray[np.int64]]]:
+    def batches(self) -> Iterator[tuple[Any, Rows]]:
         for split in self.splits:
             yield self.fetched.take(split), self.rows[split]
 
 
-def _converter(output: str) -> Callable[[Any], Any]:
-    if output == "stored":
-        return lambda rows: rows
-    return lambda rows: rows.toarray() if hasattr(rows, "toarray") else rows
+@dataclass(frozen=True)
+class _ForeignBatch:
+    """The record of a batch whose rows a sampler without a position chose."""
+
+    number: int
+    ids: Rows
+    is_real: None = None
+    bucket: None = None
+    num_real_of_all_ranks: None = None
+
+    @property
+    def num_real(self) -> int:
+        """How many rows it has; which of them are padding, if any, nobody knows."""
+        return len(self.ids)
+
+
+def _converter(output: str) -> Callable[[ChunkBatch], ChunkBatch]:
+    return {"stored": _as_stored, "numpy": _as_arrays}[
+        check_choice("output", output, ("stored", "numpy"))
+    ]
+
+
+def _as_stored(batch: ChunkBatch) -> ChunkBatch:
+    return batch
+
+
+def _as_arrays(batch: ChunkBatch) -> ChunkBatch:
+    matrix = batch.X
+    return batch._replace(X=matrix.toarray()) if hasattr(matrix, "toarray") else batch

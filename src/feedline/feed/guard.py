@@ -8,6 +8,7 @@ from typing import Any
 
 from feedline.errors import DesyncError, InvalidValueError
 from feedline.feed.peers import Peers
+from feedline.feed.worker import torch_worker
 from feedline.plan.fingerprint import fingerprint_of, flatten_fields
 
 __all__ = ["Guard"]
@@ -34,10 +35,13 @@ class Guard:
     def compare(self, peers: Peers, describe: Callable[[], Mapping[str, Any]]) -> None:
         """Raise `DesyncError` on every rank unless all of them describe the same.
 
-        Only a fingerprint travels as long as ranks agree.
+        Only a fingerprint travels as long as ranks agree. A worker of torch's DataLoader takes no
+        part: its parent is the rank.
         """
+        if not self.is_on or torch_worker()[1]:
+            return
         reached: Peers = getattr(peers, "reached", peers)
-        if not self.is_on or reached.world_size == 1:
+        if reached.world_size == 1:
             return
         record = dict(describe())
         if len(set(reached.gather(fingerprint_of(record), self.timeout))) == 1:

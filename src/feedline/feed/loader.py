@@ -141,15 +141,21 @@ class PlannedLoader:
     """A loader that has a `Position`: all that the protocol asks, but for the batches."""
 
     def __init__(
-        self, position: Position, batching: Batching = SINGLE, log: Recorder | None = None
+        self, position: Position | None, batching: Batching = SINGLE, log: Recorder | None = None
     ) -> None:
-        self.position = position
+        self._position = position
         self.batching = batching
         #: What takes note of every batch, if anything.
         self.log = log
         #: Returns the number of the step that a batch is for; a clock sets it.
         self.log_step: Callable[[], int] | None = None
         self._is_log_begun = False
+
+    @property
+    def position(self) -> Position:
+        """Where the training loop is."""
+        assert self._position is not None
+        return self._position
 
     @property
     def epoch(self) -> int:
@@ -159,8 +165,9 @@ class PlannedLoader:
     @property
     def batch_size(self) -> int | None:
         """The number of samples of a full batch on one rank; None if batches differ."""
-        size = self.position.plan.full_batch(self.position.batch_size)
-        return None if size is None else size * self.batching.num_entries
+        if not self.position.plan.has_equal_batches:
+            return None
+        return self.position.batch_size * self.batching.num_entries
 
     @property
     def peers(self) -> Peers:

@@ -7,8 +7,8 @@ batches for everything else. A loader that makes one batch of several entries sa
 
 The rules of epochs:
 
-- `begin` starts a pass: at the loaded state; or at the start of the epoch; or, once the last batch of
-  an epoch was delivered, at the start of the next one.
+- `begin` starts a pass: at the loaded state; or at the start of the epoch; or, once the last batch
+  of an epoch was delivered, at the start of the next one.
 - A pass that is dropped half-way is begun again.
 - `set_epoch` with the epoch that the position is in moves nothing.
 - A loaded rest that is too small for a batch is an empty pass: its epoch has then ended.
@@ -159,7 +159,8 @@ class Position:
         self._plan = plan
         self.batch_size = batch_size
         self.peers = peers
-        self._guard = Guard() if guard is None else guard
+        #: Compares the ranks before each pass.
+        self.guard = Guard() if guard is None else guard
         self._describe = describe
         self._epoch = 0
         self._loaded: Cursor | None = None
@@ -174,7 +175,7 @@ class Position:
         return self._plan
 
     @plan.setter
-    def plan(self, plan: Plan) -> None:
+    def plan(self, plan: Plan | None) -> None:
         self._plan = plan
         self._resumed = None
 
@@ -242,7 +243,7 @@ class Position:
             self._new_weights = None
             segment = replace(segment, plan=self._plan)
         running = Pass(segment, self.peers.rank, batching)
-        self._guard.compare(self.peers, lambda: self._record(running))
+        self.guard.compare(self.peers, lambda: self._record(running))
         self._loaded = self._resumed = None
         self._pass = running
         return running
@@ -348,10 +349,11 @@ class Position:
 
     def cursor_at(self, epoch: int, num_entries: int) -> Cursor:
         """Return the cursor after `num_entries` entries of an epoch under the present sizes."""
-        past = (PastSegment(*self._sizes().values(), num_entries),) if num_entries else ()
-        return Cursor(
-            fields=self.plan.fields, epoch=epoch, history=past, changes=self.plan.changes
-        )
+        history: tuple[PastSegment, ...] = ()
+        if num_entries:
+            history = (PastSegment(self.peers.world_size, self.batch_size, num_entries),)
+        plan = self.plan
+        return Cursor(fields=plan.fields, epoch=epoch, history=history, changes=plan.changes)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where a state was saved, on any number of ranks; an error changes nothing."""

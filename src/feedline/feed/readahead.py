@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 __all__ = ["ReadAhead"]
 
@@ -38,6 +39,8 @@ class ReadAhead(Generic[Job, Result]):
         self._num_ahead = num_ahead if num_threads else 0
         self._waiting: deque[tuple[Job, Future[Result] | None]] = deque()
         self._threads: ThreadPoolExecutor | None = None
+        # Not `__del__`: that may come when the interpreter has begun to take itself apart.
+        self._end_threads: Callable[[], Any] = _nothing
         self._num_threads = num_threads
         self._failed: BaseException | None = None
         self._has_begun = False
@@ -93,13 +96,8 @@ class ReadAhead(Generic[Job, Result]):
             if future is not None:
                 future.cancel()
         self._waiting.clear()
-        if self._threads is not None:
-            self._threads.shutdown(wait=False, cancel_futures=True)
-            self._threads = None
-
-    def __del__(self) -> None:
-        if getattr(self, "_threads", None) is not None:
-            self.close()
+        self._threads = None
+        self._end_threads()
 
     def _submit(self) -> None:
         num_wanted = max(self._num_ahead, 1) if self._has_begun else 1
@@ -114,4 +112,10 @@ class ReadAhead(Generic[Job, Result]):
             return None
         if self._threads is None:
             self._threads = ThreadPoolExecutor(self._num_threads, "feedline-reader")
+            end = self._threads.shutdown
+            self._end_threads = weakref.finalize(self, end, wait=False, cancel_futures=True)
         return self._threads.submit(self._work, job)
+
+
+def _nothing() -> None:
+    """Do nothing."""

@@ -147,11 +147,15 @@ class BucketDeal:
         return BucketRest(self._rest.epoch, consumed, self._rest.segment + 1)
 
     def find(self, index: int) -> list[Place]:
-        return [
-            place._replace(batch=self._layout.position_of(bucket, place.batch))
-            for bucket, deal in enumerate(self._deals)
-            for place in deal.find(index)
-        ]
+        found = []
+        for bucket, deal in enumerate(self._deals):
+            places = sorted(deal.find(index))
+            batches = np.array([place.batch for place in places], dtype=np.int64)
+            numbers = self._layout.positions_of(bucket, batches).tolist()
+            found += [
+                place._replace(batch=number) for place, number in zip(places, numbers, strict=True)
+            ]
+        return found
 
 
 def _merge(first: int, num_batches: int, parts: list[tuple[Any, Block]], buckets: Any) -> Block:

@@ -16,7 +16,7 @@ from feedline.plan.bucket_deal import BucketEpoch, BucketRest
 from feedline.plan.bucket_edges import members_by_length
 from feedline.plan.fingerprint import digest_array
 from feedline.plan.frozen import store
-from feedline.plan.orders import check_members
+from feedline.plan.orders import EpochOrder, check_members
 from feedline.plan.seeds import Seed, check_seed, describe_seed
 from feedline.plan.segment import Plan, Remaining
 from feedline.plan.tails import check_tail
@@ -77,7 +77,7 @@ class BucketPlan(Plan):
         5
     """
 
-    buckets: Sequence[Bucket]
+    buckets: Sequence[Bucket] = field()
     rule: BatchRule = field(default_factory=FixedBatch)
     mode: str = "sequential"
     shuffle_buckets: bool = True
@@ -156,7 +156,10 @@ class BucketPlan(Plan):
         return max(bucket.end for bucket in self.buckets)
 
     def begin(self, epoch: int) -> Remaining:
-        prepared = BucketEpoch(
+        return BucketRest(self._prepared(epoch), (0,) * len(self.buckets), 0)
+
+    def _prepared(self, epoch: int) -> BucketEpoch:
+        return BucketEpoch(
             members=[bucket.members for bucket in self.buckets],
             rule=self.rule,
             tail=self.tail,
@@ -166,14 +169,9 @@ class BucketPlan(Plan):
             seed=self.seed,
             epoch=epoch,
         )
-        return BucketRest(prepared, (0,) * len(self.buckets), 0)
 
     def largest_batch(self, batch_size: int) -> int:
         return max(self.rule.batch_size(i, batch_size) for i in range(len(self.buckets)))
-
-    def full_batch(self, batch_size: int) -> int | None:
-        sizes = {self.rule.batch_size(i, batch_size) for i in range(len(self.buckets))}
-        return sizes.pop() if len(sizes) == 1 else None
 
     def describe(self) -> dict[str, Any]:
         return {
@@ -186,3 +184,17 @@ class BucketPlan(Plan):
             "tail": self.tail,
             "seed": describe_seed(self.seed),
         }
+
+    def bucket_batch_size(self, bucket: int, batch_size: int) -> int:
+        return self.rule.batch_size(bucket, batch_size)
+
+    @property
+    def has_equal_batches(self) -> bool:
+        return isinstance(self.rule, FixedBatch)
+
+    @property
+    def num_listed(self) -> int:
+        return sum(len(b.members) for b in self.buckets if isinstance(b.members, np.ndarray))
+
+    def epoch_order(self, epoch: int, bucket: int = 0) -> EpochOrder:
+        return self._prepared(epoch).order_of(bucket)

@@ -107,10 +107,13 @@ class EqualWindows:
         """Return the window that holds a position."""
         return position // self.window_size
 
-    def shuffled(self, positions: Indices, key: int, size: int) -> Indices:
+    def shuffled(
+        self, positions: Indices, key: int, size: int, *, inverse: bool = False
+    ) -> Indices:
         """Return where each position is when parts of `size` positions are shuffled in themselves.
 
-        `size` divides the window size; the last part holds what is left.
+        `size` divides the window size; the last part holds what is left. With `inverse`, return the
+        position that is shuffled to each place.
         """
         parts = positions // size
         places = positions - parts * size
@@ -118,10 +121,14 @@ class EqualWindows:
         in_last = parts == last
         if in_last.any():
             left = self.num_positions - last * size
-            places[in_last] = Permutation(left, key, last).forward(places[in_last])
+            places[in_last] = permute_numbered(
+                left, key, parts[in_last], places[in_last], inverse=inverse
+            )
         whole = ~in_last
         if whole.any():
-            places[whole] = permute_numbered(size, key, parts[whole], places[whole])
+            places[whole] = permute_numbered(
+                size, key, parts[whole], places[whole], inverse=inverse
+            )
         return places + parts * size
 
 
@@ -156,17 +163,5 @@ class DrawnEpoch(EqualWindows):
             ends = np.minimum(starts + size, starts + self.num_positions - draws * size)
             hit = (starts <= index) & (index < ends)
             found.append(draws[hit] * size + index - starts[hit])
-        return np.sort(self._positions_of(np.concatenate(found)))
-
-    def _positions_of(self, places: Indices) -> Indices:
-        """Return the position that is shuffled to each place."""
-        positions = np.empty_like(places)
-        for number, place in enumerate(places.tolist()):
-            window = place // self.window_size
-            start = window * self.window_size
-            size = min(self.window_size, self.num_positions - start)
-            offset = np.array([place - start], dtype=np.int64)
-            positions[number] = (
-                start + Permutation(size, self._window_key, window).inverse(offset)[0]
-            )
-        return positions
+        places = np.concatenate(found)
+        return np.sort(self.shuffled(places, self._window_key, self.window_size, inverse=True))

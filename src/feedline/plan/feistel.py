@@ -23,6 +23,7 @@ __all__ = ["FeistelNetwork"]
 NUM_ROUNDS = 6
 
 Lanes = NDArray[Any]
+Keys = list[tuple[Any, Any]]
 
 
 class _Lane:
@@ -45,6 +46,8 @@ _WIDE = _Lane(np.uint64, 32, (0xBF58476D1CE4E5B9, 0x94D049BB133111EB), 29)
 class FeistelNetwork:
     """The bijection of `[0, n)` that belongs to (key, number).
 
+    With an array of numbers, entry i of every argument goes through the bijection of number i.
+
     Examples:
         >>> network = FeistelNetwork(10_000, key=7)
         >>> there = network.forward(np.arange(3))
@@ -52,67 +55,62 @@ class FeistelNetwork:
         [0, 1, 2]
     """
 
-    def __init__(self, n: int, key: int, number: int = 0) -> None:
+    def __init__(self, n: int, key: int, number: int | NDArray[np.int64] = 0) -> None:
         self.n = n
         self._lane = lane = _NARROW if n <= 2**32 else _WIDE
         num_left = math.isqrt(n - 1) + 1
         num_right = -(-n // num_left)
         self._sizes = (lane.dtype(num_left), lane.dtype(num_right))
+        self._may_leave = num_left * num_right > n
         width = np.dtype(lane.dtype).itemsize
-        name = b"feedline.feistel.1" + key.to_bytes(16, "little") + number.to_bytes(8, "little")
-        material = hashlib.shake_128(name)
-        words = np.frombuffer(material.digest(2 * NUM_ROUNDS * width), dtype=f"<u{width}")
-        self._round_keys = [
-            (lane.dtype(first), lane.dtype(second)) for first, second in words.reshape(-1, 2)
-        ]
+        name = b"feedline.feistel.1" + key.to_bytes(16, "little")
+        numbers = [number] if isinstance(number, int) else number.tolist()
+        material = b"".join(
+            hashlib.shake_128(name + one.to_bytes(8, "little")).digest(2 * NUM_ROUNDS * width)
+            for one in numbers
+        )
+        words = np.frombuffer(material, dtype=f"<u{width}").astype(lane.dtype, copy=False)
+        # Two keys a round: numbers for one bijection, arrays for many.
+        columns = words if isinstance(number, int) else words.reshape(len(numbers), -1).T
+        self._keys: Keys = list(zip(columns[::2], columns[1::2], strict=True))
 
     def forward(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return where each position goes."""
-        return self._walk(positions, self._forward_rounds)
+        return self._walk(positions, range(NUM_ROUNDS), np.add, np.subtract)
 
     def inverse(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the position that goes to each value."""
-        return self._walk(values, self._inverse_rounds)
+        return self._walk(values, range(NUM_ROUNDS)[::-1], np.subtract, np.add)
 
-    def _walk(self, values: NDArray[np.int64], rounds: Any) -> NDArray[np.int64]:
-        lanes = rounds(values.astype(self._lane.dtype))
+    def _walk(
+        self, values: NDArray[np.int64], rounds: range, shift_by: np.ufunc, wrap_by: np.ufunc
+    ) -> NDArray[np.int64]:
+        lanes = self._pass(values.astype(self._lane.dtype), self._keys, rounds, shift_by, wrap_by)
         outside = np.flatnonzero(lanes >= self._lane.dtype(self.n)) if self._may_leave else ()
         while len(outside):
-            again = rounds(lanes[outside])
+            keys = self._keys
+            if keys[0][0].ndim:
+                keys = [(first[outside], second[outside]) for first, second in keys]
+            again = self._pass(lanes[outside], keys, rounds, shift_by, wrap_by)
             lanes[outside] = again
             outside = outside[again >= self._lane.dtype(self.n)]
         result: NDArray[np.int64] = lanes.astype(np.int64)
         return result
 
-    @property
-    def _may_leave(self) -> bool:
-        return int(self._sizes[0]) * int(self._sizes[1]) > self.n
-
-    def _forward_rounds(self, lanes: Lanes) -> Lanes:
+    def _pass(
+        self, lanes: Lanes, keys: Keys, rounds: range, shift_by: np.ufunc, wrap_by: np.ufunc
+    ) -> Lanes:
+        """Return the lanes after one walk through the rounds, in the given order."""
         halves = self._split(lanes)
         spare = np.empty_like(lanes)
         shift = np.empty_like(lanes)
-        for number in range(NUM_ROUNDS):
-            side = number % 2
-            self._round_shift(halves[1 - side], number, shift, spare)
-            half, size = halves[side], self._sizes[side]
-            half += shift
-            # Unsigned wrap-around makes half - size huge where half < size, so the minimum is
-            # the residue.
-            np.subtract(half, size, out=spare)
-            np.minimum(half, spare, out=half)
-        return self._join(halves)
-
-    def _inverse_rounds(self, lanes: Lanes) -> Lanes:
-        halves = self._split(lanes)
-        spare = np.empty_like(lanes)
-        shift = np.empty_like(lanes)
-        for number in reversed(range(NUM_ROUNDS)):
-            side = number % 2
-            self._round_shift(halves[1 - side], number, shift, spare)
-            half, size = halves[side], self._sizes[side]
-            half -= shift
-            np.add(half, size, out=spare)
+        for number in rounds:
+            half, size = halves[number % 2], self._sizes[number % 2]
+            self._round_shift(halves[1 - number % 2], keys[number], size, shift, spare)
+            shift_by(half, shift, out=half)
+            # Unsigned wrap-around makes one of half and half - size (or half + size, backwards)
+            # huge, so the minimum is the residue.
+            wrap_by(half, size, out=spare)
             np.minimum(half, spare, out=half)
         return self._join(halves)
 
@@ -128,10 +126,11 @@ class FeistelNetwork:
         left += right
         return left
 
-    def _round_shift(self, source: Lanes, number: int, out: Lanes, spare: Lanes) -> None:
+    def _round_shift(
+        self, source: Lanes, keys: tuple[Any, Any], size: Any, out: Lanes, spare: Lanes
+    ) -> None:
         """Write a keyed hash of `source`, scaled to `[0, size)` of the other half, to `out`."""
-        lane, size = self._lane, self._sizes[number % 2]
-        first_key, second_key = self._round_keys[number]
+        lane, (first_key, second_key) = self._lane, keys
         np.bitwise_xor(source, first_key, out=out)
         out *= lane.first_multiplier
         np.right_shift(out, lane.shift, out=spare)

@@ -9,14 +9,13 @@ what is left of an epoch can only be dealt to as many ranks as before.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from feedline.errors import InvalidValueError, PlanMismatchError, check_choice, check_integer
-from feedline.lazy import lazy
 from feedline.plan.batches import Block, Place
 from feedline.plan.chunking import UnequalChunks
 from feedline.plan.frozen import store
@@ -54,22 +53,17 @@ class FileSharesPlan(Plan):
     shuffle: bool = True
     seed: Seed = 0
     names: Sequence[str] = ()
+    chunks: UnequalChunks = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         check_choice("strategy", self.strategy, FILE_STRATEGIES)
         sizes = check_index_list("sizes", self.sizes).copy()
         sizes.flags.writeable = False
-        store(self, seed=check_seed(self.seed), sizes=sizes)
+        store(self, seed=check_seed(self.seed), sizes=sizes, chunks=UnequalChunks(sizes))
         if len(self.names) not in (0, len(sizes)):
             raise InvalidValueError(
                 f"names has {len(self.names)} names but must have {len(sizes)}, one for each file"
             )
-        assert self.chunks.num_samples
-
-    @lazy
-    def chunks(self) -> UnequalChunks:
-        """The files as chunks."""
-        return UnequalChunks(self.sizes)
 
     @property
     def num_indices(self) -> int:

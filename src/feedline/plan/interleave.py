@@ -2,7 +2,7 @@
 
 A label stands for a bucket or a source. A layout of the counts `n_0, n_1, …` is a sequence in which
 label i comes exactly `n_i` times. `locate` says which label stands at a position and its ordinal,
-that is, the how-manieth of its label it is; `position_of` is the reverse.
+that is, the how-manieth of its label it is; `positions_of` is the reverse.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class Layout(Protocol):
     def locate(self, positions: Integers) -> tuple[Integers, Integers]:
         """Return the label at each position, and its ordinal among its own."""
 
-    def position_of(self, label: int, ordinal: int) -> int:
-        """Return where the given one of its label stands."""
+    def positions_of(self, label: int, ordinals: Integers) -> Integers:
+        """Return where the given ones of a label stand; `ordinals` must ascend."""
 
     def counts_before(self, position: int) -> list[int]:
         """Return how often each label stands before `position`."""
@@ -63,8 +63,8 @@ class Consecutive:
         rank = np.searchsorted(self._starts, positions, side="right") - 1
         return self._sequence[rank], positions - self._starts[rank]
 
-    def position_of(self, label: int, ordinal: int) -> int:
-        return int(self._starts[self._rank_of[label]]) + ordinal
+    def positions_of(self, label: int, ordinals: Integers) -> Integers:
+        return ordinals + int(self._starts[self._rank_of[label]])
 
     def counts_before(self, position: int) -> list[int]:
         starts = [int(self._starts[self._rank_of[label]]) for label in range(len(self._counts))]
@@ -133,17 +133,24 @@ class Interleave:
             first = stop
         return labels, ordinals
 
-    def position_of(self, label: int, ordinal: int) -> int:
-        # The last block that starts with at most `ordinal` of this label.
+    def positions_of(self, label: int, ordinals: Integers) -> Integers:
         offset, count = self._offsets[label], self._counts[label]
-        number = -(-((ordinal + 1) * self._num_blocks - offset) // count) - 1
-        block = self._block(number)
-        in_block = ordinal - int(block.ordinals[label])
-        if self._in_order:
-            labels, _ = self._arranged(block)
-            return block.start + int(np.flatnonzero(labels == label)[in_block])
-        slot = np.array([int(block.edges[label]) + in_block])
-        return block.start + int(self._permutation(block).inverse(slot)[0])
+        parts = [_NONE]
+        first = 0
+        while first < len(ordinals):
+            # The last block that starts with at most this ordinal of the label.
+            number = -(-((int(ordinals[first]) + 1) * self._num_blocks - offset) // count) - 1
+            block = self._block(number)
+            start, (low, high) = block.ordinals[label], block.edges[label : label + 2]
+            stop = int(np.searchsorted(ordinals, start + high - low))
+            in_block = ordinals[first:stop] - start
+            if self._in_order:
+                places = np.flatnonzero(self._arranged(block)[0] == label)[in_block]
+            else:
+                places = self._permutation(block).inverse(in_block + low)
+            parts.append(places + block.start)
+            first = stop
+        return np.concatenate(parts)
 
     def counts_before(self, position: int) -> list[int]:
         if position >= self._total:

@@ -168,6 +168,12 @@ class Mixture(Order):
         kept = tuple(old for old in self.changes if (old.epoch, old.position) < place)
         return replace(self, changes=(*kept, change))
 
+    @property
+    def weights_now(self) -> tuple[tuple[float, ...], float]:
+        """The weights and the temperature, as given or as last changed while running."""
+        latest = self.changes[-1] if self.changes else self
+        return tuple(latest.weights), latest.temperature
+
     def changes_as_json(self) -> tuple[Mapping[str, Any], ...]:
         """Return the changes made while running as JSON values."""
         return tuple(change.describe() for change in self.changes)

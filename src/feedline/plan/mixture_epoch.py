@@ -112,11 +112,10 @@ class _Carry(NamedTuple):
         early = self.pending[np.minimum(ordinals, len(self.pending) - 1)]
         return np.where(ordinals < len(self.pending), early, later)
 
-    def ordinal_of(self, draw: int) -> int | None:
-        if draw >= self.next:
-            return len(self.pending) + draw - self.next
-        found = np.flatnonzero(self.pending == draw)
-        return int(found[0]) if len(found) else None
+    def ordinals_of(self, draws: Indices) -> Indices:
+        """Return the ordinals, ascending, of those of these draws that are still to come."""
+        early = np.flatnonzero(np.isin(self.pending, draws))
+        return np.concatenate([early, draws[draws >= self.next] - self.next + len(self.pending)])
 
     def after(self, skipped: Indices, ordinal: int) -> _Carry:
         """Return what is left when all ordinals below `ordinal`, less `skipped`, are used."""
@@ -133,6 +132,13 @@ class _LaidOut:
     counts: list[int]
     layout: Layout
     carries: list[_Carry]
+
+    def find(self, source: int, draws: Indices) -> Indices:
+        """Return the positions of those of a source's draws, in ascending order, that come here."""
+        ordinals = self.carries[source].ordinals_of(draws)
+        ordinals = ordinals[ordinals < self.counts[source]]
+        places = self.layout.positions_of(source, ordinals)
+        return self.start + places[places < self.length]
 
 
 class MixtureEpoch:
@@ -175,17 +181,15 @@ class MixtureEpoch:
 
     def find(self, index: int) -> Indices:
         source = int(np.searchsorted(self._starts, index, side="right")) - 1
-        local, size = index - self._starts[source], self._sizes[source]
-        places: list[int] = []
-        num_pass = 0
-        while True:
-            draw = num_pass * size + self._place_in_pass(source, num_pass, local)
-            if num_pass * size >= self._end_of_draws(source):
-                return np.array(sorted(places), dtype=np.int64)
-            place = self._position_of(source, draw)
-            if place is not None:
-                places.append(place)
-            num_pass += 1
+        size = self._sizes[source]
+        end = max(phase.carries[source].next + phase.counts[source] for phase in self._phases)
+        passes = np.arange(-(-end // size), dtype=np.int64)
+        places = np.full(len(passes), index - self._starts[source], dtype=np.int64)
+        if self._shuffle:
+            places = permute_numbered(size, self._keys[source], passes, places, inverse=True)
+        draws = passes * size + places
+        found = [phase.find(source, draws) for phase in self._phases]
+        return np.sort(np.concatenate(found))
 
     def _lay_out(
         self,
@@ -255,24 +259,6 @@ class MixtureEpoch:
             return Permutation(size, self._keys[source]).forward(draws)
         passes = draws // size
         return permute_numbered(size, self._keys[source], passes, draws - passes * size)
-
-    def _place_in_pass(self, source: int, num_pass: int, local: int) -> int:
-        if not self._shuffle:
-            return local
-        permutation = Permutation(self._sizes[source], self._keys[source], num_pass)
-        return int(permutation.inverse(np.array([local], dtype=np.int64))[0])
-
-    def _end_of_draws(self, source: int) -> int:
-        return max(phase.carries[source].next + phase.counts[source] for phase in self._phases)
-
-    def _position_of(self, source: int, draw: int) -> int | None:
-        for phase in self._phases:
-            ordinal = phase.carries[source].ordinal_of(draw)
-            if ordinal is not None and ordinal < phase.counts[source]:
-                place = phase.layout.position_of(source, ordinal)
-                if place < phase.length:
-                    return phase.start + place
-        return None
 
 
 def _phases_of_epoch(

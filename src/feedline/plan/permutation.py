@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,8 @@ __all__ = ["MAX_SIZE", "KeepLast", "Permutation", "permute_numbered"]
 
 MAX_SIZE = 2**63 - 1
 _MAX_TABLE_CELLS = 2**16
+# Runs of fewer values than this are cheaper together, with keys of their own for every value.
+_SHORT_RUN = 16
 
 
 class Permutation:
@@ -77,37 +80,49 @@ class KeepLast:
 
 
 def permute_numbered(
-    n: int, key: int, numbers: NDArray[np.int64], positions: NDArray[np.int64]
+    n: int,
+    key: int,
+    numbers: NDArray[np.int64],
+    values: NDArray[np.int64],
+    *,
+    inverse: bool = False,
 ) -> NDArray[np.int64]:
-    """Return `Permutation(n, key, number).forward(position)` for each pair, computed together."""
+    """Return `Permutation(n, key, number).forward(value)` for each pair, or the `inverse`."""
     if np.all(numbers[1:] >= numbers[:-1]):
-        return _permute_runs(n, key, numbers, positions)
+        return _permute_runs(n, key, numbers, values, inverse)
     ascending = np.argsort(numbers, kind="stable")
-    result = np.empty(len(positions), dtype=np.int64)
-    result[ascending] = _permute_runs(n, key, numbers[ascending], positions[ascending])
+    result = np.empty(len(values), dtype=np.int64)
+    result[ascending] = _permute_runs(n, key, numbers[ascending], values[ascending], inverse)
     return result
 
 
 def _permute_runs(
-    n: int, key: int, numbers: NDArray[np.int64], positions: NDArray[np.int64]
+    n: int, key: int, numbers: NDArray[np.int64], values: NDArray[np.int64], inverse: bool
 ) -> NDArray[np.int64]:
     """Return the same for numbers that ascend, run by run of equal numbers."""
+    if not len(numbers):
+        return np.empty(0, dtype=np.int64)
     changes = np.flatnonzero(numbers[1:] != numbers[:-1]) + 1
     edges = [0, *changes.tolist(), len(numbers)]
     distinct = numbers[np.array(edges[:-1])]
+    if n > TABLE_LIMIT and len(values) < _SHORT_RUN * len(distinct):
+        network = FeistelNetwork(n, key, numbers)
+        return network.inverse(values) if inverse else network.forward(values)
     if n > TABLE_LIMIT or len(distinct) == 1:
+        permutations = (Permutation(n, key, number) for number in distinct.tolist())
         parts = [
-            Permutation(n, key, number).forward(positions[start:stop])
-            for number, start, stop in zip(distinct.tolist(), edges, edges[1:], strict=False)
+            (permutation.inverse if inverse else permutation.forward)(values[start:stop])
+            for permutation, (start, stop) in zip(permutations, pairwise(edges), strict=True)
         ]
         return np.concatenate(parts)
-    result = np.empty(len(positions), dtype=np.int64)
+    result = np.empty(len(values), dtype=np.int64)
     rows = np.repeat(np.arange(len(distinct)), np.diff(edges))
     rows_at_once = max(1, _MAX_TABLE_CELLS // n)
     for first in range(0, len(distinct), rows_at_once):
         tables = shuffled_tables(n, key, distinct[first : first + rows_at_once].astype(np.uint64))
         part = slice(edges[first], edges[min(first + rows_at_once, len(distinct))])
-        result[part] = tables[rows[part] - first, positions[part]]
+        here = rows[part] - first, values[part]
+        result[part] = np.argsort(tables, axis=1)[here] if inverse else tables[here]
     return result
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from feedline.errors import InvalidValueError
 from feedline.plan.mixture import Mixture
-from feedline.plan.orders import Order
+from feedline.plan.orders import EpochOrder, Order
 from feedline.plan.segment import Plan, Remaining
 from feedline.plan.strided import PrefixRest
 from feedline.plan.tails import check_tail
@@ -51,9 +51,33 @@ class SamplePlan(Plan):
 
     @property
     def changes(self) -> tuple[Mapping[str, Any], ...]:
-        return self.order.changes_as_json() if isinstance(self.order, Mixture) else ()
+        return () if self.mixture is None else self.mixture.changes_as_json()
 
     def with_changes(self, changes: tuple[Mapping[str, Any], ...]) -> Plan:
-        if isinstance(self.order, Mixture):
-            return replace(self, order=self.order.with_changes(changes))
+        if self.mixture is not None:
+            return replace(self, order=self.mixture.with_changes(changes))
         return super().with_changes(changes)
+
+    @property
+    def mixture(self) -> Mixture | None:
+        return self.order if isinstance(self.order, Mixture) else None
+
+    @property
+    def ignores_batch_size(self) -> bool:
+        return True
+
+    def epoch_order(self, epoch: int, bucket: int = 0) -> EpochOrder:
+        return self.order.at(epoch)
+
+    @property
+    def weights_now(self) -> tuple[tuple[float, ...], float] | None:
+        return None if self.mixture is None else self.mixture.weights_now
+
+    def reweighted(
+        self, weights: Sequence[float], temperature: float, *, epoch: int, position: int
+    ) -> Plan:
+        place = {"epoch": epoch, "position": position}
+        if self.mixture is None:
+            return super().reweighted(weights, temperature, **place)
+        changed = self.mixture.changed(weights, temperature=temperature, **place)
+        return replace(self, order=changed)

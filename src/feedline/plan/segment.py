@@ -12,18 +12,29 @@ history of an epoch through these two gives every resume and every resize:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.errors import CursorFormatError, EmptyEpochError, check_integer
+from feedline.errors import (
+    CursorFormatError,
+    EmptyEpochError,
+    InvalidValueError,
+    check_integer,
+)
 from feedline.plan.batches import Batch, Block, Place, every_nth
 from feedline.plan.cursor import Cursor, PastSegment, check_past
 from feedline.plan.fingerprint import fingerprint_of
 from feedline.plan.frozen import store
+
+if TYPE_CHECKING:
+    from feedline.plan.buckets import Bucket
+    from feedline.plan.chunking import Chunking
+    from feedline.plan.mixture import Mixture
+    from feedline.plan.orders import EpochOrder
 
 __all__ = ["Deal", "Plan", "Remaining", "Segment"]
 
@@ -80,7 +91,17 @@ class PickingDeal(Protocol):
 
 
 class Plan(ABC):
-    """A pure description of what a run consumes; asking it never changes it."""
+    """A pure description of what a run consumes; asking it never changes it.
+
+    A plan answers for itself, so that nobody needs to know its kind. `tail` is its tail policy.
+    `chunks` says how its data is cut, of which `preload` form a window. `buckets` are those that
+    batches come from. Each is empty where the plan has none.
+    """
+
+    tail: str = ""
+    chunks: Chunking | None = None
+    preload: int = 1
+    buckets: Sequence[Bucket] = ()
 
     @abstractmethod
     def begin(self, epoch: int) -> Remaining:
@@ -108,17 +129,55 @@ class Plan(ABC):
             )
         return self
 
+    @property
+    def weights_now(self) -> tuple[tuple[float, ...], float] | None:
+        """The weights and the temperature as last changed; None without a mixture."""
+        return None
+
+    def reweighted(
+        self, weights: Sequence[float], temperature: float, *, epoch: int, position: int
+    ) -> Plan:
+        """Return this plan with other weights from `position` of `epoch` on."""
+        raise InvalidValueError(
+            f"weights={weights!r:.80} cannot be used: this {type(self).__name__} has no weights; "
+            "use SamplePlan(order=Mixture(...))"
+        )
+
     def largest_batch(self, batch_size: int) -> int:
         """Return the most samples that one batch of a rank can have."""
-        return batch_size
-
-    def full_batch(self, batch_size: int) -> int | None:
-        """Return how many samples a full batch of a rank has; None if that differs."""
         return batch_size
 
     def target_samples(self, world_size: int) -> int:
         """Return how many samples a rank gets in an epoch, at most."""
         return -(-self.num_indices // world_size)
+
+    def bucket_batch_size(self, bucket: int, batch_size: int) -> int:
+        """Return the number of samples in a batch of one bucket."""
+        return batch_size
+
+    @property
+    def has_equal_batches(self) -> bool:
+        """Whether all batches are of the run's batch size, but for the tail."""
+        return True
+
+    @property
+    def ignores_batch_size(self) -> bool:
+        """Whether the batch size only cuts a rank's samples, and never decides which they are."""
+        return False
+
+    @property
+    def mixture(self) -> Mixture | None:
+        """The mixture that the plan draws from."""
+        return None
+
+    @property
+    def num_listed(self) -> int:
+        """The number of entries in the caller's lists that the plan holds, 8 bytes each."""
+        return 0
+
+    def epoch_order(self, epoch: int, bucket: int = 0) -> EpochOrder | None:
+        """Return the order of an epoch, or of one of its buckets; None if there is none."""
+        return None
 
     @property
     def fields(self) -> dict[str, Any]:

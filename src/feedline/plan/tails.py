@@ -153,17 +153,24 @@ class Share:
         offset = first * self.world_size + rank - self.num_positions
         return offset + np.arange(end - first, dtype=np.int64) * self.world_size
 
-    def padding_entries(self, position: int, num_positions: int) -> list[tuple[int, int]]:
-        """Return the (rank, entry) pairs of padding that repeat `position`.
+    def padded_with(self, positions: NDArray[np.int64], num_positions: int) -> list[Place]:
+        """Return the padding that repeats one of `positions`.
 
         Padding goes through the order's `num_positions` positions again from the first one, so
         place `self.num_positions + p` repeats position `p % num_positions`.
         """
-        place = self.num_positions + position
         last_place = self.num_entries(0) * self.world_size
-        places = range(place, last_place, num_positions)
-        pairs = [(p % self.world_size, p // self.world_size) for p in places]
-        return [(rank, entry) for rank, entry in pairs if entry < self.num_entries(rank)]
+        repeated = positions[positions < last_place - self.num_positions].tolist()
+        places = [
+            divmod(place, self.world_size)
+            for position in repeated
+            for place in range(self.num_positions + position, last_place, num_positions)
+        ]
+        return [
+            self.place(rank, entry, is_real=False)
+            for entry, rank in places
+            if entry < self.num_entries(rank)
+        ]
 
     def place(self, rank: int, entry: int, *, is_real: bool) -> Place:
         """Return the place of one entry of one rank."""

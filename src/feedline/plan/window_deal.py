@@ -17,12 +17,12 @@ from typing import Protocol
 
 import numpy as np
 
-from feedline.plan.batches import Block, Place
 from feedline.plan.orders import EpochOrder, Indices
-from feedline.plan.strided import deal_block, pick
-from feedline.plan.tails import Share
+from feedline.plan.strided import ShareDeal
 
 __all__ = ["WindowDeal", "WindowRest", "WindowedOrder"]
+
+_NONE = np.empty(0, dtype=np.int64)
 
 
 class WindowedOrder(EpochOrder, Protocol):
@@ -50,87 +50,59 @@ class WindowRest:
     @classmethod
     def whole(cls, order: WindowedOrder, tail: str) -> WindowRest:
         """Return a whole epoch."""
-        none = np.empty(0, dtype=np.int64)
-        return cls(order, tail, none, none, 0)
+        return cls(order, tail, _NONE, _NONE, 0)
 
     @property
     def num_left(self) -> int:
         return int(self.lengths.sum()) + self.order.num_positions - self.untouched
 
     def deal(self, world_size: int, batch_size: int) -> WindowDeal:
-        share = Share(
-            num_positions=self.num_left,
-            world_size=world_size,
-            batch_size=batch_size,
-            tail=self.tail,
-        )
-        return WindowDeal(self, share)
+        return WindowDeal(self, world_size, batch_size)
 
 
-class WindowDeal:
+class WindowDeal(ShareDeal):
     """What is left, dealt in rounds of one piece per rank."""
 
-    def __init__(self, rest: WindowRest, share: Share) -> None:
+    def __init__(self, rest: WindowRest, world_size: int, batch_size: int) -> None:
+        super().__init__(rest, world_size, batch_size)
         self._rest = rest
-        self._share = share
         self._head_edges = np.concatenate([[0], np.cumsum(rest.lengths)]).astype(np.int64)
         self._head_length = int(self._head_edges[-1])
-        self._num_places = share.num_positions
         self._first_window = self._num_windows = 0
         if rest.untouched < rest.order.num_positions:
             self._first_window = rest.order.window_of(rest.untouched)
             self._num_windows = rest.order.num_windows - self._first_window
         num_pieces = len(rest.lengths) + self._num_windows
-        self._num_rounds = -(-num_pieces // share.world_size)
+        self._num_rounds = -(-num_pieces // world_size)
         # The round that was asked for last, and its entries: the next question is near by.
         self._last_round = (0, 0, 0)
-        self.num_batches = share.num_batches
-        self.num_dropped = share.num_dropped
-        self.num_padded = share.num_padded
 
-    def block(self, rank: int, start: int, stop: int) -> Block:
-        order = self._rest.order
-        return deal_block(self._share, order, rank, start, stop, self._positions_at)
-
-    def picked(self, rank: int, numbers: range) -> tuple[Indices, Indices]:
-        return pick(self._share, self._rest.order, rank, numbers, self._positions_at)
-
-    def _positions_at(self, rank: int, first: int, end: int) -> Indices:
-        return self._positions_of(self._places_of(rank, first, end))
-
-    def num_real(self, start: int, stop: int) -> int:
-        return self._share.num_real_of_all(start, stop)
+    def positions_of(self, rank: int, first: int, end: int) -> Indices:
+        return self._positions_at(self._places_of(rank, first, end))
 
     def after(self, num_batches: int) -> WindowRest:
-        share = self._share
+        share = self.share
         entry = num_batches * share.batch_size
         if entry > share.num_whole:
-            return self._rest_of(np.empty(0, np.int64), np.empty(0, np.int64), self._num_places)
+            return self._rest_of(_NONE, _NONE, share.num_positions)
         number = self._num_rounds if entry == share.num_whole else self._round_of(entry)
         low, high = self._round_edges(np.array([number, number + 1])).tolist()
         used = entry - low // share.world_size
         run = (high - low) // share.world_size
         if used == 0 or run == 0:
-            return self._rest_of(np.empty(0, np.int64), np.empty(0, np.int64), low)
+            return self._rest_of(_NONE, _NONE, low)
         runs = low + run * np.arange(share.world_size, dtype=np.int64)
         return self._rest_of(runs + used, runs + run, high)
 
-    def find(self, index: int) -> list[Place]:
-        share = self._share
-        places = []
-        for position in self._rest.order.find(index).tolist():
-            for rank, entry in share.padding_entries(position, self._rest.order.num_positions):
-                places.append(share.place(rank, entry, is_real=False))
-            place = self._place_of(position)
-            if place is not None:
-                rank, entry = self._entry_of(place)
-                if entry < share.num_entries(rank):
-                    places.append(share.place(rank, entry, is_real=True))
-        return places
+    def entries_of(self, positions: Indices) -> tuple[Indices, Indices]:
+        places = map(self._place_of, positions.tolist())
+        found = [self._entry_of(place) for place in places if place is not None]
+        ranks, entries = np.array(found, dtype=np.int64).reshape(-1, 2).T
+        return ranks, entries
 
     def _places_of(self, rank: int, first: int, end: int) -> Indices:
         """Return the places of real entries `[first, end)` of `rank`."""
-        share = self._share
+        share = self.share
         entries = np.arange(first, end, dtype=np.int64)
         in_rounds = entries[entries < share.num_whole]
         if not len(in_rounds):
@@ -147,8 +119,8 @@ class WindowDeal:
 
     def _entry_of(self, place: int) -> tuple[int, int]:
         """Return the rank and the entry that get a place."""
-        world_size = self._share.world_size
-        if place >= self._share.num_whole * world_size:
+        world_size = self.share.world_size
+        if place >= self.share.num_whole * world_size:
             return place % world_size, place // world_size
         number = self._round_of(place // world_size)
         low, high = self._round_edges(np.array([number, number + 1])).tolist()
@@ -160,7 +132,7 @@ class WindowDeal:
         number, first, end = self._last_round
         if first <= entry < end:
             return number
-        world_size = self._share.world_size
+        world_size = self.share.world_size
 
         def first_entry(number: int) -> int:
             return int(self._round_edges(np.array([number]))[0]) // world_size
@@ -171,7 +143,7 @@ class WindowDeal:
 
     def _round_edges(self, numbers: Indices) -> Indices:
         """Return where each round begins, a multiple of `world_size`."""
-        world_size = self._share.world_size
+        world_size = self.share.world_size
         pieces = np.minimum(numbers, self._num_rounds) * world_size
         starts = self._piece_starts(pieces)
         return starts - starts % world_size
@@ -187,7 +159,7 @@ class WindowDeal:
         begun = np.maximum(rest.order.window_starts(windows), rest.untouched)
         return np.where(pieces < num_head, in_head, self._head_length + begun - rest.untouched)
 
-    def _positions_of(self, places: Indices) -> Indices:
+    def _positions_at(self, places: Indices) -> Indices:
         """Return the position of the epoch at each place."""
         rest = self._rest
         untouched = places + (rest.untouched - self._head_length)
@@ -226,7 +198,7 @@ class WindowDeal:
         return WindowRest(
             order=rest.order,
             tail=rest.tail,
-            starts=self._positions_of(starts),
+            starts=self._positions_at(starts),
             lengths=ends - starts,
             untouched=rest.untouched + head_end - self._head_length,
         )

@@ -7,16 +7,16 @@ any run of positions touches few chunks. Ranks get runs of positions rather than
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, cast
 
 import numpy as np
 
 from feedline.errors import InvalidValueError, check_integer
-from feedline.plan.chunking import Chunking, Slots
+from feedline.plan.chunking import Chunking, Slots, UnequalChunks
 from feedline.plan.frozen import store
-from feedline.plan.orders import Indices, Order
+from feedline.plan.orders import EpochOrder, Indices, Order
 from feedline.plan.permutation import MAX_SIZE, KeepLast, Permutation, permute_numbered
 from feedline.plan.seeds import Seed, check_seed, derive_key, describe_seed
 from feedline.plan.segment import Plan, Remaining, Segment
@@ -98,7 +98,7 @@ class WindowPlan(Plan):
         4
     """
 
-    chunks: Chunking
+    chunks: Chunking = field()
     preload: int = 1
     shuffle: bool = True
     tail: str = "drop"
@@ -132,6 +132,17 @@ class WindowPlan(Plan):
         distinct, first_use = np.unique(chunks, return_index=True)
         return distinct[np.argsort(first_use)]
 
+    @property
+    def num_listed(self) -> int:
+        return self.chunks.num_chunks + 1 if isinstance(self.chunks, UnequalChunks) else 0
+
+    @property
+    def ignores_batch_size(self) -> bool:
+        return True
+
+    def epoch_order(self, epoch: int, bucket: int = 0) -> WindowEpoch:
+        return self.order.at(epoch)
+
 
 @dataclass(frozen=True, kw_only=True)
 class RoundsPlan(Plan):
@@ -154,6 +165,8 @@ class RoundsPlan(Plan):
                 f"order={self.order!r:.80} must be made of windows, such as WindowOrder"
             )
         check_tail(self.tail)
+        chunks, preload = (getattr(self.order, name, None) for name in ("chunks", "preload"))
+        store(self, chunks=chunks, preload=preload or 1)
 
     @property
     def num_indices(self) -> int:
@@ -164,6 +177,13 @@ class RoundsPlan(Plan):
 
     def describe(self) -> dict[str, Any]:
         return {"kind": "rounds", "order": self.order.describe(), "tail": self.tail}
+
+    @property
+    def ignores_batch_size(self) -> bool:
+        return True
+
+    def epoch_order(self, epoch: int, bucket: int = 0) -> EpochOrder:
+        return self.order.at(epoch)
 
 
 class WindowEpoch:

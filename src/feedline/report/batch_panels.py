@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 from feedline.report.charts import Bars, Chart, Lines, Panel, Series, Table
 from feedline.report.trace import Trace
-from feedline.report.words import num_ranks, shortened
 from feedline.runs.plan_report import BucketLine
+from feedline.runs.words import num_ranks, shortened
 
 __all__ = ["batch_panel", "tail_panel"]
 
@@ -26,12 +27,9 @@ def batch_panel(trace: Trace, buckets: Sequence[BucketLine] = (), note: str = ""
     charts: list[Chart] = [_sizes(trace)]
     if buckets:
         charts = [*_bucket_charts(buckets, note), *charts]
-    return Panel(
-        name="batches",
-        title="Buckets and batch sizes" if buckets else "Batch sizes",
-        text="All ranks are in the same bucket at the same step." if buckets else "",
-        charts=charts,
-    )
+    title = "Buckets and batch sizes" if buckets else "Batch sizes"
+    text = "All ranks are in the same bucket at the same step." if buckets else ""
+    return Panel("batches", title, text, charts)
 
 
 def _bucket_charts(buckets: Sequence[BucketLine], note: str) -> list[Chart]:
@@ -41,19 +39,13 @@ def _bucket_charts(buckets: Sequence[BucketLine], note: str) -> list[Chart]:
         title="Buckets",
         note=f"The {_MOST_BUCKETS} largest of {len(buckets):,}. {note}" if is_cut else note,
         header=("bucket", "samples", "batch size", "batches", "dropped", "padded"),
-        rows=[
-            (
-                *(shortened(line.name), line.num_samples, line.batch_size),
-                *(line.num_batches, line.num_dropped, line.num_padded),
-            )
-            for line in listed
-        ],
+        rows=[(shortened(line.name), *dataclasses.astuple(line)[1:]) for line in listed],
     )
     bars = Bars(
         title="Batches of a rank in each bucket",
         note=note,
         names=[shortened(line.name) for line in listed],
-        series=[Series(name="batches", values=[line.num_batches for line in listed])],
+        series=[Series("batches", [line.num_batches for line in listed])],
     )
     return [table, bars]
 
@@ -79,13 +71,13 @@ def _sizes(trace: Trace) -> Lines:
         y_label="samples",
         x=[trace.columns[place].step for place in counted],
         series=[
-            Series(name="most", values=most, style="steps"),
-            Series(name="fewest", values=fewest, style="dashed"),
+            Series("most", most, style="steps"),
+            Series("fewest", fewest, style="dashed"),
         ],
     )
 
 
-def tail_panel(trace: Trace, tail: str | None, num_dropped: int, num_padded: int) -> Panel:
+def tail_panel(trace: Trace, tail: str, num_dropped: int, num_padded: int) -> Panel:
     """Return what happens at the end of an epoch."""
     last = trace.counted[-1] if trace.counted else len(trace.columns) - 1
     shown = [(rank, trace.cells[last, rank]) for rank in trace.ranks if (last, rank) in trace.cells]
@@ -99,17 +91,11 @@ def tail_panel(trace: Trace, tail: str | None, num_dropped: int, num_padded: int
         note="" if len(shown) == num_alive else f"{len(shown)} of {num_ranks(num_alive)}.",
         names=[f"rank {rank}" for rank, _ in shown],
         series=[
-            Series(
-                name="samples",
-                values=[cell.num_known for _, cell in shown],
-            ),
-            Series(name="padding", values=[cell.num_padded for _, cell in shown]),
+            Series("samples", [cell.num_known for _, cell in shown]),
+            Series("padding", [cell.num_padded for _, cell in shown]),
         ],
     )
-    text = _TAILS.get(tail or "", "")
-    return Panel(
-        name="tail",
-        title="Tail and padding",
-        text=f"{text} {num_dropped:,} samples are dropped and {num_padded:,} are padded.".strip(),
-        charts=[bars],
+    text = (
+        f"{_TAILS.get(tail, '')} {num_dropped:,} samples are dropped and {num_padded:,} are padded."
     )
+    return Panel("tail", "Tail and padding", text.strip(), [bars])

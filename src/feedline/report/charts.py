@@ -9,7 +9,7 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -36,7 +36,7 @@ __all__ = [
 _DIGITS = 6
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Series:
     """Numbers under one name; `None` where there is none. `style` is line, dashed, steps or
     area."""
@@ -46,7 +46,7 @@ class Series:
     style: str = "line"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Mark:
     """Something that happened at one place of an axis."""
 
@@ -58,7 +58,6 @@ class Mark:
 class Chart:
     """A picture with a title. `format` of its numbers is number, share or seconds."""
 
-    kind: ClassVar[str]
     title: str
     note: str = ""
 
@@ -67,7 +66,6 @@ class Chart:
 class Lines(Chart):
     """Series over one axis."""
 
-    kind: ClassVar[str] = "lines"
     x_label: str
     y_label: str
     x: Sequence[float]
@@ -80,7 +78,6 @@ class Lines(Chart):
 class Bars(Chart):
     """A row of bars for each name; several series are stacked. `targets` are ticks beside them."""
 
-    kind: ClassVar[str] = "bars"
     names: Sequence[str]
     series: Sequence[Series]
     targets: Sequence[float | None] = ()
@@ -102,7 +99,6 @@ class Map(Chart):
     """Cells in rows and columns. `is_faded` says which columns do not count, and `groups` where a
     group of columns begins."""
 
-    kind: ClassVar[str] = "map"
     column_label: str
     row_label: str
     columns: Sequence[float]
@@ -116,7 +112,6 @@ class Map(Chart):
 class Scatter(Chart):
     """Points of several series; `points` has x and y in turn for each."""
 
-    kind: ClassVar[str] = "scatter"
     x_label: str
     y_label: str
     names: Sequence[str]
@@ -127,7 +122,6 @@ class Scatter(Chart):
 class Measures(Chart):
     """Measured values, each beside what is expected and how far off it may be."""
 
-    kind: ClassVar[str] = "measures"
     names: Sequence[str]
     values: Sequence[float]
     expected: Sequence[float]
@@ -150,7 +144,6 @@ class Span:
 class Timeline(Chart):
     """Stretches of steps one below the other, with what happened in each."""
 
-    kind: ClassVar[str] = "timeline"
     x_label: str
     spans: Sequence[Span]
 
@@ -159,12 +152,11 @@ class Timeline(Chart):
 class Table(Chart):
     """Rows below a header."""
 
-    kind: ClassVar[str] = "table"
     header: Sequence[str]
     rows: Sequence[Sequence[object]]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Panel:
     """Charts that answer one question; `name` is its anchor in the page."""
 
@@ -174,7 +166,7 @@ class Panel:
     charts: Sequence[Chart]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Fact:
     """One number of the head of the report."""
 
@@ -183,7 +175,7 @@ class Fact:
     note: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Verdict:
     """Whether all is well, in a sentence."""
 
@@ -204,8 +196,7 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as JSON values."""
-        described: dict[str, Any] = as_json_values(self)
-        return described
+        return dict(as_json_values(self))
 
 
 def as_json_values(value: Any) -> Any:
@@ -216,7 +207,8 @@ def as_json_values(value: Any) -> Any:
         {'name': 'a', 'values': [0.333333, None], 'style': 'line'}
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        kind = {"kind": value.kind} if isinstance(value, Chart) else {}
+        # Each kind of chart has a file of its name in `page/`, or a part of one.
+        kind = {"kind": type(value).__name__.lower()} if isinstance(value, Chart) else {}
         fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
         return {**kind, **as_json_values(fields)}
     if isinstance(value, Mapping):

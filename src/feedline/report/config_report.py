@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from feedline.plan import BucketPlan
 from feedline.report.batch_panels import batch_panel, tail_panel
 from feedline.report.charts import Fact, Report, Verdict
 from feedline.report.coverage_panel import coverage_panel
@@ -13,11 +12,11 @@ from feedline.report.mixture_panel import mixture_panel, target_of_mixture
 from feedline.report.plan_trace import trace_of_config
 from feedline.report.quality_panel import quality_panel
 from feedline.report.runs_panel import parts_panel
-from feedline.report.words import in_turn, num_ranks, several
 from feedline.runs.dry_run import DryRun, dry_run
 from feedline.runs.plan_report import PlanReport, report_plan
 from feedline.runs.run_config import RunConfig
-from feedline.runs.shuffle_streams import streams_of
+from feedline.runs.shuffle_quality import streams_of
+from feedline.runs.words import in_turn, num_ranks, several
 
 __all__ = ["report_config"]
 
@@ -46,53 +45,40 @@ def report_config(
     counts = report_plan(config, epoch)
     run = None if resize is None else dry_run(config, resize, epoch)
     trace = trace_of_config(config, epoch, resize)
-    plan = config.plan
-    names = [str(bucket.key) for bucket in plan.buckets] if isinstance(plan, BucketPlan) else []
     target = None if config.mixture is None else target_of_mixture(config.mixture)
-    quality, _ = quality_panel(
-        list(streams_of(config, epoch)), has_windows=config.chunks is not None
-    )
-    dropped = counts.num_dropped if run is None else run.coverage.num_dropped
-    padded = counts.num_padded if run is None else run.coverage.num_padded
+    draws = [line.num_draws for line in counts.sources]
+    throughout = "" if run is None else f"As they would be on {num_ranks(counts.ranks)} throughout."
+    last = counts if run is None else run.coverage
     panels = [
-        map_panel(trace, names, config.chunks),
+        map_panel(trace, [line.name for line in counts.buckets], config.chunks),
         None if run is None else parts_panel(run, trace),
         coverage_panel(trace, counts.naive if run is None else run.naive),
-        None if target is None else mixture_panel(trace, target, _draws(counts)),
-        batch_panel(trace, counts.buckets, _without_resizes(counts, run)),
-        quality,
-        tail_panel(trace, config.tail, dropped, padded),
+        None if target is None else mixture_panel(trace, target, draws),
+        batch_panel(trace, counts.buckets, throughout),
+        quality_panel(list(streams_of(config, epoch)), has_windows=config.chunks is not None),
+        tail_panel(trace, counts.tail, last.num_dropped, last.num_padded),
     ]
     return Report(
         title=title,
         origin="plan" if run is None else "simulation",
         subtitle=f"Computed from the plan {counts.fingerprint[:12]}: no data was read.",
         verdict=_verdict_of_plan(counts, run),
-        facts=_facts_of_plan(counts, run, is_budget=config.data.token_budget is not None),
+        facts=_facts_of_plan(counts, run, is_budget=config.token_budget is not None),
         panels=[panel for panel in panels if panel is not None],
     )
-
-
-def _draws(counts: PlanReport) -> list[int]:
-    return [line.num_draws for line in counts.sources]
-
-
-def _without_resizes(counts: PlanReport, run: DryRun | None) -> str:
-    """Return what to say of counts that do not know of resizes."""
-    return "" if run is None else f"As they would be on {num_ranks(counts.ranks)} throughout."
 
 
 def _verdict_of_plan(counts: PlanReport, run: DryRun | None) -> Verdict:
     if run is None:
         batches = several(counts.num_batches, "batch", "batches")
-        return Verdict(is_good=True, text=f"{batches} on each of {num_ranks(counts.ranks)}.")
+        return Verdict(True, f"{batches} on each of {num_ranks(counts.ranks)}.")
     found = run.coverage
     num_resizes = len(run.parts) - 1
     if found.num_missing or found.num_repeated:
         text = f"{found.num_missing:,} samples are missing and {found.num_repeated:,} repeated."
-        return Verdict(is_good=False, text=text)
+        return Verdict(False, text)
     resizes = several(num_resizes, "resize")
-    return Verdict(is_good=True, text=f"Nothing is lost and nothing is repeated over {resizes}.")
+    return Verdict(True, f"Nothing is lost and nothing is repeated over {resizes}.")
 
 
 def _facts_of_plan(counts: PlanReport, run: DryRun | None, *, is_budget: bool) -> list[Fact]:
@@ -100,18 +86,18 @@ def _facts_of_plan(counts: PlanReport, run: DryRun | None, *, is_budget: bool) -
     if run is not None:
         ranks = in_turn([part.ranks for part in run.parts])
     facts = [
-        Fact(label="samples", value=counts.num_samples),
-        Fact(label="ranks", value=ranks),
-        Fact(label="tokens of a batch" if is_budget else "batch size", value=counts.batch_size),
-        Fact(label="tail", value=counts.tail),
+        Fact("samples", counts.num_samples),
+        Fact("ranks", ranks),
+        Fact("tokens of a batch" if is_budget else "batch size", counts.batch_size),
+        Fact("tail", counts.tail),
     ]
     if run is None:
         facts += [
-            Fact(label="batches of a rank", value=counts.num_batches),
-            Fact(label="steps of the epoch", value=counts.num_steps),
-            Fact(label="epochs", value=counts.epochs, note=f"{counts.num_steps_of_run:,} steps"),
+            Fact("batches of a rank", counts.num_batches),
+            Fact("steps of the epoch", counts.num_steps),
+            Fact("epochs", counts.epochs, note=f"{counts.num_steps_of_run:,} steps"),
         ]
     if counts.num_chunks is not None:
         note = f"{counts.preload} in a window" if counts.preload else ""
-        facts.append(Fact(label="chunks", value=counts.num_chunks, note=note))
+        facts.append(Fact("chunks", counts.num_chunks, note=note))
     return facts

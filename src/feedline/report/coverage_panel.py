@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from feedline.report.charts import Bars, Chart, Layer, Lines, Map, Mark, Panel, Series
 from feedline.report.trace import Covered, Trace, spread
-from feedline.report.words import num_ranks
-from feedline.runs.plan_report import Naive
+from feedline.runs.naive_sharding import NaiveSharding
+from feedline.runs.words import num_ranks
 
 __all__ = ["coverage_panel"]
 
 _MOST_BINS, _NUM_PARTS, _MOST_CHANGES = 60, 32, 60
 
 
-def coverage_panel(trace: Trace, naive: Naive | None = None) -> Panel:
+def coverage_panel(trace: Trace, naive: NaiveSharding | None = None) -> Panel:
     """Return how much is consumed when, and which part of the data when."""
     charts: list[Chart] = [_consumed(trace)]
     if naive is not None and (naive.num_lost or naive.num_repeated or naive.hangs):
@@ -24,33 +24,25 @@ def coverage_panel(trace: Trace, naive: Naive | None = None) -> Panel:
     parts = _parts_of_data(trace)
     if parts is not None:
         charts.append(parts)
-    return Panel(
-        name="coverage",
-        title="Coverage",
-        text="How much of an epoch is consumed before each step, and from which part of the data "
-        "the samples come.",
-        charts=charts,
-    )
+    text = "How much of an epoch is consumed before each step, and from which part of the data "
+    return Panel("coverage", "Coverage", text + "the samples come.", charts)
 
 
 def _consumed(trace: Trace) -> Lines:
     points = _in_order(trace.coverage)
-    series = [
-        Series(
-            name="positions consumed",
-            values=[point.num_consumed / max(1, trace.num_positions) for point in points],
-        )
-    ]
+    shares = [point.num_consumed / max(1, trace.num_positions) for point in points]
+    series = [Series("positions consumed", shares)]
     if all(point.num_different is not None for point in points):
         total = max(1, trace.num_samples)
         shares = [(point.num_different or 0) / total for point in points]
-        series.append(Series(name="different samples", values=shares, style="dashed"))
+        series.append(Series("different samples", shares, style="dashed"))
     num_epochs = len({point.epoch for point in points})
     notes = []
     if num_epochs < trace.num_epochs:
         notes.append(f"{num_epochs:,} of {trace.num_epochs:,} epochs are shown.")
     if any(stretch.counted_end < stretch.end for stretch in trace.stretches):
         notes.append("Steps that were thrown away are left out.")
+    changes = [trace.stretches[n] for n in spread(1, len(trace.stretches), _MOST_CHANGES)]
     return Lines(
         title="Share of the epoch",
         note=" ".join(notes),
@@ -58,7 +50,7 @@ def _consumed(trace: Trace) -> Lines:
         y_label="share",
         x=[point.step for point in points],
         series=series,
-        marks=list(_changes(trace)),
+        marks=[Mark(stretch.first, num_ranks(stretch.world_size)) for stretch in changes],
         format="share",
     )
 
@@ -73,12 +65,6 @@ def _in_order(points: Sequence[Covered]) -> list[Covered]:
         if not found or point.step >= found[-1].step:
             found.append(point)
     return found
-
-
-def _changes(trace: Trace) -> Iterator[Mark]:
-    for number in spread(1, len(trace.stretches), _MOST_CHANGES):
-        stretch = trace.stretches[number]
-        yield Mark(x=stretch.first, label=num_ranks(stretch.world_size))
 
 
 def _parts_of_data(trace: Trace) -> Map | None:
@@ -108,16 +94,13 @@ def _parts_of_data(trace: Trace) -> Map | None:
     )
 
 
-def _beside_naive(naive: Naive) -> Bars:
+def _beside_naive(naive: NaiveSharding) -> Bars:
     note = "Naive sharding: every rank batches its own share, and a resume skips as many batches. "
     if naive.hangs:
-        note += (
-            f"It would also hang: {naive.num_waiting_ranks:,} ranks have a batch more than the "
-            "others."
-        )
+        note += f"It would also hang: {num_ranks(naive.num_waiting_ranks)} would wait for ever."
     return Bars(
         title="What naive sharding would lose or repeat",
         note=note,
         names=["lost", "repeated"],
-        series=[Series(name="samples", values=[naive.num_lost, naive.num_repeated])],
+        series=[Series("samples", [naive.num_lost, naive.num_repeated])],
     )

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.report.log_cells import CellParts, Waits
 from feedline.report.trace import (
     Cell,
     Column,
@@ -19,22 +19,86 @@ from feedline.report.trace import (
     spread,
     spread_ranks,
 )
-from feedline.report.words import shortened
 from feedline.runs.audit_runs import Run
 from feedline.runs.log_entries import LoggedBatch
-from feedline.runs.run_config_parts import SourceInfo
+from feedline.runs.run_config_data import SourceInfo
+from feedline.runs.words import shortened
 
-__all__ = ["Received", "trace_of_runs"]
+__all__ = ["Received", "Waits", "trace_of_runs"]
 
 _MOST_IDS = 400_000
-_MOST_POINTS, _MOST_EPOCHS = 2000, 500
+_MOST_POINTS, _MOST_EPOCHS, _MOST_WAITS = 2000, 500, 200
 _MOST_SAMPLES = 2**27
 _NEVER = np.iinfo(np.int64).max
 
 Numbers = NDArray[np.int64]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass
+class _CellParts:
+    """The batches of one rank in one step, of which at most `most_ids` samples are kept."""
+
+    most_ids: int
+    num_real: int = 0
+    num_padded: int = 0
+    num_batches: int = 0
+    wait: float = 0.0
+    _ids: list[Numbers] = field(default_factory=list)
+    _num_kept: int = 0
+
+    def add(self, batch: LoggedBatch) -> None:
+        """Take note of a batch."""
+        real = batch.real_ids
+        # A copy, for a view would keep the whole record in memory.
+        kept = real[: self.most_ids - self._num_kept].copy()
+        if len(kept):
+            self._ids.append(kept)
+            self._num_kept += len(kept)
+        self.num_real += len(real)
+        self.num_padded += len(batch.ids) - len(real)
+        self.num_batches += 1
+        self.wait += batch.wait
+
+    @property
+    def cell(self) -> Cell:
+        """All of it."""
+        return Cell(
+            ids=np.concatenate([np.empty(0, dtype=np.int64), *self._ids]),
+            num_real=self.num_real,
+            num_padded=self.num_padded,
+            num_batches=self.num_batches,
+            wait=self.wait if math.isfinite(self.wait) else None,
+        )
+
+
+@dataclass
+class Waits:
+    """Seconds that ranks waited for data in `[steps[i], steps[i + 1])`: all of them, and the
+    longest. Batches whose wait is not a number are left out."""
+
+    steps: Numbers
+    total: NDArray[np.float64]
+    longest: NDArray[np.float64]
+    num_batches: Numbers
+
+    @classmethod
+    def over(cls, first: int, end: int) -> Waits:
+        """Return waits of zero seconds in steps `[first, end)`, at most a few hundred of them."""
+        width = max(1, -(-(end - first) // _MOST_WAITS))
+        starts = np.array(range(first, end, width), dtype=np.int64)
+        return cls(starts, np.zeros(len(starts)), np.zeros(len(starts)), np.zeros_like(starts))
+
+    def add(self, batch: LoggedBatch) -> None:
+        """Count a batch."""
+        if not math.isfinite(batch.wait):
+            return
+        place = int(np.searchsorted(self.steps, batch.step, side="right")) - 1
+        self.total[place] += batch.wait
+        self.longest[place] = max(self.longest[place], batch.wait)
+        self.num_batches[place] += 1
+
+
+@dataclass(frozen=True)
 class Received:
     """What the logs hold: the trace, the waits, and how many samples count or were thrown away.
 
@@ -59,7 +123,7 @@ class _Reading:
         self._ranks = ranks
         num_cells = len(ranks) * sum(map(len, places))
         self._most_ids = max(16, _MOST_IDS // max(1, num_cells))
-        self._parts: dict[tuple[int, int], CellParts] = {}
+        self._parts: dict[tuple[int, int], _CellParts] = {}
         steps = [run.counted(rank)[:, 1] for run in runs for rank in run.ranks]
         counted = [own for own in steps if len(own)]
         self.waits = Waits.over(
@@ -82,7 +146,8 @@ class _Reading:
                 for batch in part.batches(epoch, float("inf")):
                     num_batches += 1
                     if rank in self._ranks and batch.step in places:
-                        self._add(places[batch.step], rank, batch)
+                        fresh = _CellParts(self._most_ids)
+                        self._parts.setdefault((places[batch.step], rank), fresh).add(batch)
                     ids = batch.real_ids
                     if batch.step >= run.limit:
                         self.num_discarded += len(ids)
@@ -97,10 +162,6 @@ class _Reading:
         if num_real and num_points:
             found = first_step if is_small else None
             self.coverage += _covered(epoch, num_real, found, num_points)
-
-    def _add(self, place: int, rank: int, batch: LoggedBatch) -> None:
-        parts = self._parts.setdefault((place, rank), CellParts(self._most_ids))
-        parts.add(batch)
 
     @property
     def cells(self) -> dict[tuple[int, int], Cell]:
@@ -148,7 +209,7 @@ def trace_of_runs(
         columns += [Column(number, epoch, step) for epoch, step in chosen]
     num_samples = sum(source.num_samples for source in sources)
     reading = _Reading(runs, num_samples, places, frozenset(ranks))
-    epochs = _epochs_of(runs)
+    epochs = sorted({epoch for run in runs for part in run.ranks.values() for epoch in part.spans})
     shown = {epochs[place] for place in spread(0, len(epochs), _MOST_EPOCHS)}
     num_points = max(3, min(200, _MOST_POINTS // len(shown)))
     for epoch in epochs:
@@ -167,12 +228,7 @@ def trace_of_runs(
         and all(len(run.ranks) == run.world_size for run in runs),
         num_epochs=len(epochs),
     )
-    return Received(
-        trace=trace,
-        waits=reading.waits,
-        num_counted=reading.num_counted,
-        num_discarded=reading.num_discarded,
-    )
+    return Received(trace, reading.waits, reading.num_counted, reading.num_discarded)
 
 
 def _stretch_of(run: Run) -> Stretch:
@@ -180,14 +236,6 @@ def _stretch_of(run: Run) -> Stretch:
     first, end = min(int(t.min()) for t in tables), max(int(t.max()) for t in tables) + 1
     counted_end = int(max(first, min(run.limit, end)))
     return Stretch(shortened(run.name), run.world_size, first, counted_end, end)
-
-
-def _epochs_of(runs: list[Run]) -> list[int]:
-    found: set[int] = set()
-    for run in runs:
-        for part in run.ranks.values():
-            found.update(part.spans)
-    return sorted(found)
 
 
 def _steps_of(run: Run) -> Numbers:

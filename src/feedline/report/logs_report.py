@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
-from feedline.errors import CursorError, EmptyEpochError, InvalidValueError, TailError
-from feedline.plan import Plan
-from feedline.report.audit_panel import audit_panel
+from feedline.errors import InvalidValueError
 from feedline.report.batch_panels import batch_panel, tail_panel
 from feedline.report.charts import Fact, Panel, Report, Verdict
 from feedline.report.coverage_panel import coverage_panel
+from feedline.report.log_panels import audit_panel, wait_panel
 from feedline.report.log_trace import Received, trace_of_runs
 from feedline.report.map_panel import map_panel
 from feedline.report.mixture_panel import (
@@ -24,14 +21,13 @@ from feedline.report.mixture_panel import (
 )
 from feedline.report.quality_panel import quality_panel, streams_of_trace
 from feedline.report.runs_panel import runs_panel
-from feedline.report.wait_panel import wait_panel
-from feedline.report.words import in_turn, seconds_of, several, shortened
-from feedline.runs.audit import audit_logs, find_logs
+from feedline.runs.audit import audit_config, audit_logs, find_logs
 from feedline.runs.audit_counts import batch_size_of, data_of
 from feedline.runs.audit_result import AuditResult
 from feedline.runs.audit_runs import Run, runs_of
 from feedline.runs.run_config import RunConfig
-from feedline.runs.run_config_parts import SourceInfo
+from feedline.runs.run_config_data import SourceInfo
+from feedline.runs.words import in_turn, seconds_of, several, shortened
 
 __all__ = ["report_logs"]
 
@@ -61,8 +57,11 @@ def report_logs(
             f"num_samples={num_samples} must be left out beside a config, which says it"
         )
     logs = find_logs(paths)
-    result = _audit(logs, None if config is None else config.plan, num_samples)
-    # Afterwards, because a run that goes on adds to its logs: what was audited is among this.
+    if config is None:
+        result = audit_logs(logs, num_samples=num_samples)
+    else:
+        result = audit_config(logs, config)
+    # Afterwards, because a run that has not ended adds to its logs: what was audited is among this.
     everything = runs_of(logs)
     sources = _sources_of(everything, config, num_samples)
     runs = [run for run in everything if any(part.numbers for part in run.ranks.values())]
@@ -80,8 +79,7 @@ def report_logs(
     first, last = result.epochs[0], result.epochs[-1]
     beginner = next(run for run in runs if run.num_batches(first.epoch))
     streams = list(streams_of_trace(trace, first.epoch, batch_size_of(beginner)))
-    quality, _ = quality_panel(streams)
-    tail = None if config is None else config.tail
+    tail = "" if config is None else config.plan.tail
     panels: list[Panel | None] = [
         runs_panel(runs, trace),
         audit_panel(result),
@@ -90,7 +88,7 @@ def report_logs(
         mixture_panel(trace, _target_of_logs(config, runs)),
         batch_panel(trace),
         wait_panel(received.waits),
-        quality,
+        quality_panel(streams),
         tail_panel(trace, tail, last.num_dropped, last.num_padded),
     ]
     return Report(
@@ -103,40 +101,15 @@ def report_logs(
     )
 
 
-def _audit(logs: list[Path], plan: Plan | None, num_samples: int | None) -> AuditResult:
-    try:
-        return audit_logs(logs, num_samples=num_samples, plan=plan)
-    except (CursorError, EmptyEpochError, TailError) as error:
-        raise InvalidValueError(
-            f"the plan of the config does not fit the logs ({error}); give the config of this "
-            "training"
-        ) from None
-
-
 def _sources_of(
     runs: list[Run], config: RunConfig | None, num_samples: int | None
 ) -> list[SourceInfo]:
     """Return the sources as a mixture in the config has them, or else as the logs say."""
-    if config is not None:
-        num_samples = config.plan.num_indices
-        _check_fits(runs, num_samples)
     if config is not None and config.mixture is not None:
         return [source._replace(name=shortened(source.name)) for source in config.sources]
-    spans = data_of(runs, num_samples).spans
-    return [SourceInfo(shortened(name) or "data", end - first, first) for name, first, end in spans]
-
-
-def _check_fits(runs: list[Run], num_samples: int) -> None:
-    """Raise if logs tell of other data than the config has."""
-    told = num_samples
-    # They need not say it, and the config counts for more where they do not say the same.
-    with suppress(InvalidValueError):
-        told = data_of(runs, None).num_samples
-    if told != num_samples:
-        raise InvalidValueError(
-            f"the data of the config has {num_samples} samples but must have {told}, as the logs "
-            "say; give the config of this training"
-        )
+    known = num_samples if config is None else config.plan.num_indices
+    sources = data_of(runs, known)
+    return [source._replace(name=shortened(source.name) or "data") for source in sources]
 
 
 def _verdict_of_audit(result: AuditResult, *, is_planned: bool) -> Verdict:
@@ -147,19 +120,15 @@ def _verdict_of_audit(result: AuditResult, *, is_planned: bool) -> Verdict:
     if result.ok:
         each = "as often as planned" if is_planned else "exactly once"
         text = f"{several(once, 'sample')} came {each} in {_epochs(result)}."
-        return Verdict(is_good=True, text=text)
-    faults = []
-    if lost:
-        faults.append(f"{lost:,} lost")
-    if repeated:
-        faults.append(f"{repeated:,} too often")
-    if unknown := sum(epoch.num_unknown for epoch in result.epochs):
-        faults.append(f"{unknown:,} that are not in the data")
+        return Verdict(True, text)
+    unknown = sum(epoch.num_unknown for epoch in result.epochs)
+    counts = ((lost, "lost"), (repeated, "too often"), (unknown, "that are not in the data"))
+    faults = [f"{count:,} {what}" for count, what in counts if count]
     if parted:
-        faults.append(f"ranks parted at step {min(parted):,}")
+        faults.append(f"ranks diverged at step {min(parted):,}")
     if any(run.missing_ranks for run in result.runs):
         faults.append("logs of some ranks are missing")
-    return Verdict(is_good=False, text=f"The audit fails: {', '.join(faults)}.")
+    return Verdict(False, f"The audit fails: {', '.join(faults)}.")
 
 
 def _epochs(result: AuditResult) -> str:
@@ -173,21 +142,14 @@ def _epochs(result: AuditResult) -> str:
 def _facts_of_logs(result: AuditResult, runs: list[Run], received: Received) -> list[Fact]:
     wait = seconds_of(float(received.waits.total.sum()))
     padded = sum(epoch.num_padded for epoch in result.epochs)
+    padding = f"and {padded:,} of padding" if padded else ""
     return [
-        Fact(label="runs", value=len(runs)),
-        Fact(label="ranks", value=in_turn([run.world_size for run in runs])),
-        Fact(label="epochs", value=len(result.epochs)),
-        Fact(
-            label="samples that count",
-            value=received.num_counted,
-            note=f"and {padded:,} of padding" if padded else "",
-        ),
-        Fact(
-            label="thrown away",
-            value=received.num_discarded,
-            note="done again by the next run",
-        ),
-        Fact(label="waited for data", value=wait, note="all ranks together"),
+        Fact("runs", len(runs)),
+        Fact("ranks", in_turn([run.world_size for run in runs])),
+        Fact("epochs", len(result.epochs)),
+        Fact("samples that count", received.num_counted, note=padding),
+        Fact("thrown away", received.num_discarded, note="done again by the next run"),
+        Fact("waited for data", wait, note="all ranks together"),
     ]
 
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import numpy as np
 
 from feedline.plan import Chunking
 from feedline.report.charts import Layer, Map, Mark, Panel
 from feedline.report.trace import Cell, Trace
-from feedline.report.words import num_ranks, several, shortened
+from feedline.runs.words import num_ranks, several, shortened
 
 __all__ = ["map_panel"]
 
@@ -38,7 +38,7 @@ def map_panel(trace: Trace, buckets: Sequence[str] = (), chunks: Chunking | None
         is_faded=is_faded if any(is_faded) else (),
         groups=list(_groups(trace)),
     )
-    return Panel(name="map", title="Who reads what when", text=text, charts=[chart])
+    return Panel("map", "Who reads what when", text, [chart])
 
 
 def _groups(trace: Trace) -> Iterator[Mark]:
@@ -49,7 +49,7 @@ def _groups(trace: Trace) -> Iterator[Mark]:
         if column.stretch not in seen:
             seen.add(column.stretch)
             stretch = trace.stretches[column.stretch]
-            yield Mark(x=place, label=f"{stretch.name}: {num_ranks(stretch.world_size)}")
+            yield Mark(place, f"{stretch.name}: {num_ranks(stretch.world_size)}")
 
 
 def _layers(trace: Trace, buckets: Sequence[str], chunks: Chunking | None) -> Iterator[Layer]:
@@ -57,15 +57,16 @@ def _layers(trace: Trace, buckets: Sequence[str], chunks: Chunking | None) -> It
         # Of very many buckets, those that come in the cells.
         used = sorted({cell.bucket for cell in trace.cells.values() if cell.bucket is not None})
         names = [shortened(buckets[number]) for number in used]
-        yield _layer(trace, "bucket", lambda cell: _place_in(used, cell.bucket), categories=names)
-    yield _layer(trace, "index of the first sample", lambda cell: _first(cell))
+        places: dict[int | None, int] = {bucket: place for place, bucket in enumerate(used)}
+        yield _layer(trace, "bucket", lambda cell: places.get(cell.bucket), categories=names)
+    yield _layer(trace, "index of the first sample", _first)
     if chunks is not None:
         yield _layer(trace, "chunk of the first sample", lambda cell: _chunk(cell, chunks))
         if all(cell.is_whole for cell in trace.cells.values()):
             yield _layer(trace, "chunks in a step", lambda cell: _num_chunks(cell, chunks))
     if len(trace.sources) > 1 and not buckets:
         for number, source in enumerate(trace.sources[:_MOST_SHARES]):
-            share = _share_of(trace, number)
+            share = partial(_share, trace, number)
             yield _layer(trace, f"share of {source.name}", share, format="share")
     if all(cell.num_real is not None for cell in trace.cells.values()):
         yield _layer(trace, "samples", lambda cell: cell.num_real)
@@ -90,10 +91,6 @@ def _layer(
     return Layer(name=name, values=values, categories=categories, format=format)
 
 
-def _place_in(used: Sequence[int], bucket: int | None) -> int | None:
-    return None if bucket is None else bisect_left(used, bucket)
-
-
 def _first(cell: Cell) -> int | None:
     return int(cell.ids[0]) if len(cell.ids) else None
 
@@ -106,9 +103,6 @@ def _num_chunks(cell: Cell, chunks: Chunking) -> int:
     return len(np.unique(chunks.rows_of(cell.ids)[0]))
 
 
-def _share_of(trace: Trace, number: int) -> Callable[[Cell], float | None]:
-    def share(cell: Cell) -> float | None:
-        known = trace.known(cell.ids)
-        return float((trace.sources_of(known) == number).mean()) if len(known) else None
-
-    return share
+def _share(trace: Trace, number: int, cell: Cell) -> float | None:
+    known = trace.known(cell.ids)
+    return float((trace.sources_of(known) == number).mean()) if len(known) else None

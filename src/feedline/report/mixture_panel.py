@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from feedline.plan import Mixture, Phase
 from feedline.plan.apportion import shares_of
@@ -57,91 +55,51 @@ def mixture_panel(
     groups = trace.groups(_MOST_BINS)
     if len(trace.sources) < 2 or not groups:
         return None
-    found = [_sources_in(trace, group) for group in groups]
+    ids = [np.concatenate([trace.ids_of(place) for place in group]) for group in groups]
+    found = [trace.sources_of(trace.known(own)) for own in ids]
     if draws is None:
         draws = np.bincount(np.concatenate(found), minlength=len(trace.sources)).tolist()
     listed = sorted(range(len(draws)), key=lambda number: -draws[number])[:_MOST_SOURCES]
-    shown = _Shares(
-        names=[trace.sources[number].name for number in listed],
-        counts=np.array([[int((own == number).sum()) for number in listed] for own in found]),
-        sizes=np.array([len(own) for own in found]),
-        wanted=None
-        if target is None
-        else np.array([_wanted(trace, group, target, listed) for group in groups]),
+    names = [trace.sources[number].name for number in listed]
+    sizes = np.array([len(own) for own in found])
+    counts = np.array([[int((own == number).sum()) for number in listed] for own in found])
+    shares = counts / np.maximum(1, sizes)[:, None]
+    series = [Series(n, v) for n, v in zip(names, shares.T.tolist(), strict=True)]
+    targets: list[float | None] = []
+    if target is not None:
+        wanted = np.array([_wanted(trace, group, target, listed) for group in groups])
+        series += [
+            Series(f"{name}, wanted", values, style="dashed")
+            for name, values in zip(names, wanted.T.tolist(), strict=True)
+        ]
+        # Groups of steps differ in their number of samples.
+        targets = ((wanted * sizes[:, None]).sum(axis=0) / max(1, int(sizes.sum()))).tolist()
+    over_time = Lines(
+        title="Shares over time",
+        x_label="step",
+        y_label="share",
+        x=[trace.columns[group[0]].step for group in groups],
+        series=series,
+        format="share",
+    )
+    total = max(1, sum(draws))
+    altogether = Bars(
+        title="Altogether",
+        note="The tick is the share that was wanted." if targets else "",
+        names=names,
+        series=[Series("share", [draws[number] / total for number in listed])],
+        targets=targets,
+        format="share",
     )
     where = "" if trace.is_whole else " that are shown above"
-    return Panel(
-        name="mixture",
-        title="Mixture",
-        text=f"The share of each source in the steps and ranks{where}"
-        + (", beside the share that its weight asks for." if target else ".")
-        + _left_out(len(trace.sources) - len(listed)),
-        charts=[
-            shown.over_time([trace.columns[group[0]].step for group in groups]),
-            shown.altogether([draws[number] for number in listed], max(1, sum(draws))),
-        ],
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Shares:
-    """How often sources come in groups of steps (rows), out of how many samples, and what share of
-    these was wanted."""
-
-    names: list[str]
-    counts: NDArray[np.int64]
-    sizes: NDArray[np.int64]
-    wanted: NDArray[np.float64] | None
-
-    def over_time(self, steps: list[int]) -> Lines:
-        """Return the share of each source in each group."""
-        shares = self.counts / np.maximum(1, self.sizes)[:, None]
-        series = [
-            Series(name=name, values=shares[:, number].tolist())
-            for number, name in enumerate(self.names)
-        ]
-        if self.wanted is not None:
-            series += [
-                Series(
-                    name=f"{name}, wanted", values=self.wanted[:, number].tolist(), style="dashed"
-                )
-                for number, name in enumerate(self.names)
-            ]
-        return Lines(
-            title="Shares over time",
-            x_label="step",
-            y_label="share",
-            x=steps,
-            series=series,
-            format="share",
+    text = f"The share of each source in the steps and ranks{where}"
+    text += ", beside the share that its weight asks for." if target else "."
+    if num_others := len(trace.sources) - len(listed):
+        others = f"{num_others:,} sources that come least often are"
+        text += (
+            f" The {'source that comes least often is' if num_others == 1 else others} left out."
         )
-
-    def altogether(self, draws: Sequence[int], num_drawn: int) -> Bars:
-        """Return how often each source comes out of all that is drawn."""
-        total = max(1, int(self.sizes.sum()))
-        targets: list[float | None] = []
-        if self.wanted is not None:
-            # Groups of steps differ in their number of samples.
-            targets = ((self.wanted * self.sizes[:, None]).sum(axis=0) / total).tolist()
-        return Bars(
-            title="Altogether",
-            note="The tick is the share that was wanted." if targets else "",
-            names=self.names,
-            series=[Series(name="share", values=[count / num_drawn for count in draws])],
-            targets=targets,
-            format="share",
-        )
-
-
-def _left_out(num: int) -> str:
-    sources = "source that comes" if num == 1 else f"{num:,} sources that come"
-    return f" The {sources} least often {'is' if num == 1 else 'are'} left out." if num else ""
-
-
-def _sources_in(trace: Trace, group: Sequence[int]) -> NDArray[np.int64]:
-    """Return the source of each sample in a group of columns."""
-    ids = np.concatenate([trace.ids_of(place) for place in group])
-    return trace.sources_of(trace.known(ids))
+    return Panel("mixture", "Mixture", text, [over_time, altogether])
 
 
 def _wanted(

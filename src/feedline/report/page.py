@@ -1,4 +1,7 @@
-"""A report as one HTML file: style, script and data in it, and nothing from elsewhere."""
+"""A report as one HTML file: style, script and data in it, and nothing from elsewhere.
+
+The file is written whole or not at all, and never over something else.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,18 @@ import base64
 import hashlib
 import html
 import json
+import os
+from contextlib import suppress
 from importlib.resources import files
+from pathlib import Path
 from string import Template
 
+from feedline.errors import InvalidValueError, StoreError
 from feedline.report.charts import Report
 
-__all__ = ["render"]
+__all__ = ["check_target", "render", "write_report"]
 
+_MARK = b'<meta name="generator" content="feedline'
 _SCRIPTS = ("dom.js", "frame.js", "lines.js", "map.js", "rows.js", "places.js", "report.js")
 
 
@@ -35,7 +43,7 @@ def render(report: Report) -> str:
     return Template(_read("page.html")).substitute(
         version=html.escape(version("feedline")),
         policy=policy,
-        # A name of a file may hold what is no text.
+        # The name of a file may hold what is not text.
         title=html.escape(report.title).encode(errors="replace").decode(),
         style=style,
         script=script,
@@ -50,3 +58,50 @@ def _read(name: str) -> str:
 def _digest(text: str) -> str:
     digest = hashlib.sha256(text.encode()).digest()
     return f"'sha256-{base64.b64encode(digest).decode()}'"
+
+
+def write_report(report: Report, path: str | os.PathLike[str]) -> Path:
+    """Write the report as one HTML file, and return where it is.
+
+    An older report is replaced; any other file is not.
+    """
+    target = Path(path)
+    check_target(target)
+    unfinished = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        unfinished.write_text(render(report), encoding="utf-8")
+        os.replace(unfinished, target)
+    except OSError as error:
+        raise _unwritable(target, error) from None
+    finally:
+        with suppress(OSError):
+            unfinished.unlink()
+    return target
+
+
+def check_target(target: Path) -> None:
+    """Raise if a report cannot be written to a file, or would replace something else."""
+    try:
+        if target.is_dir():
+            raise InvalidValueError(
+                f"output={target} must be a file and is a folder; name an .html file"
+            )
+        # A pipe or a device would let us wait for ever.
+        if target.exists() and not (target.is_file() and _MARK in _start_of(target)):
+            raise InvalidValueError(
+                f"output={target} must be new, or a report; choose another file, or remove this one"
+            )
+    except OSError as error:
+        raise _unwritable(target, error) from None
+
+
+def _start_of(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(1024)
+
+
+def _unwritable(target: Path, error: OSError) -> StoreError:
+    return StoreError(
+        f"{target}: cannot be written ({error.strerror or error}); choose another place"
+    )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from feedline.errors import EmptyEpochError
-from feedline.plan import Block, BucketPlan, Segment, Share
+from feedline.plan import Segment, Share
 from feedline.report.trace import (
     MOST_COLUMNS,
     MOST_ROWS,
@@ -20,10 +20,9 @@ from feedline.report.trace import (
     spread,
     spread_ranks,
 )
-from feedline.report.words import shortened
 from feedline.runs.dry_run import segments_of
 from feedline.runs.run_config import RunConfig
-from feedline.runs.run_steps import segment_of
+from feedline.runs.words import shortened
 
 __all__ = ["trace_of_config"]
 
@@ -33,19 +32,17 @@ _MANY_RANKS = 64
 
 @dataclass(frozen=True, kw_only=True)
 class _Part:
-    """Batches `[start, end)` of a segment, which are steps from `first_step` on."""
+    """The batches of a segment before `end`, which are steps from `first_step` on."""
 
     name: str
     segment: Segment
-    tail: str
-    start: int
     end: int
     first_step: int
     batches_per_step: int
 
     @property
     def num_steps(self) -> int:
-        return -(-(self.end - self.start) // self.batches_per_step)
+        return -(-(self.end - self.segment.num_done) // self.batches_per_step)
 
     @property
     def end_step(self) -> int:
@@ -53,23 +50,18 @@ class _Part:
 
     def batches_of(self, step: int) -> tuple[int, int]:
         """Return which batches a step has."""
-        first = self.start + (step - self.first_step) * self.batches_per_step
+        first = self.segment.num_done + (step - self.first_step) * self.batches_per_step
         return first, min(first + self.batches_per_step, self.end)
 
     def cell(self, rank: int, step: int, most_ids: int) -> Cell:
         """Return what a rank gets in a step; of very many samples, the first."""
-        if isinstance(self.segment.plan, BucketPlan):
+        if not self.segment.plan.ignores_batch_size:
             return self._cell_of_buckets(rank, step, most_ids)
         first, stop = self.batches_of(step)
         low, high = self._share.span(rank, first, stop)
         num_real = self._share.num_real(rank, low, high)
         ids = self._entries.block(rank, low, low + min(num_real, most_ids)).indices
-        return Cell(
-            ids=ids,
-            num_real=num_real,
-            num_padded=high - low - num_real,
-            num_batches=stop - first,
-        )
+        return Cell(ids, num_real, high - low - num_real, num_batches=stop - first)
 
     def _cell_of_buckets(self, rank: int, step: int, most_ids: int) -> Cell:
         first, stop = self.batches_of(step)
@@ -81,7 +73,7 @@ class _Part:
             num_real=len(ids) if len(block) == stop - first else None,
             num_padded=len(block.indices) - len(ids),
             num_batches=len(block),
-            bucket=_first_bucket(block),
+            bucket=None if block.buckets is None else int(block.buckets[0]),
         )
 
     @cached_property
@@ -90,7 +82,7 @@ class _Part:
             num_positions=self.segment.num_left,
             world_size=self.segment.world_size,
             batch_size=self.segment.batch_size,
-            tail=self.tail,
+            tail=self.segment.plan.tail,
         )
 
     @cached_property
@@ -117,26 +109,28 @@ def trace_of_config(config: RunConfig, epoch: int, sizes: Sequence[int] | None) 
     most_ids = min(_MOST_IN_CELL, max(16, _MOST_IDS // (len(columns) * len(ranks))))
     return Trace(
         sources=tuple(s._replace(name=shortened(s.name)) for s in config.sources),
-        stretches=tuple(_stretch_of(part) for part in parts),
+        stretches=tuple(
+            Stretch(part.name, size, part.first_step, part.end_step, part.end_step)
+            for part, size in zip(parts, world_sizes, strict=True)
+        ),
         columns=tuple(columns),
         ranks=tuple(ranks),
         cells={
             (place, rank): parts[column.stretch].cell(rank, column.step, most_ids)
             for place, column in enumerate(columns)
             for rank in ranks
-            if rank < parts[column.stretch].segment.world_size
+            if rank < world_sizes[column.stretch]
         },
         coverage=tuple(_coverage(parts, columns)),
         num_positions=parts[0].segment.num_left,
-        is_whole=len(columns) == parts[-1].end_step
-        and len(ranks) == max(part.segment.world_size for part in parts),
+        is_whole=len(columns) == parts[-1].end_step and len(ranks) == max(world_sizes),
     )
 
 
 def _parts_of(config: RunConfig, epoch: int, sizes: Sequence[int] | None) -> list[_Part]:
     """Return the parts that have steps, or raise if none has."""
     if sizes is None:
-        segment = segment_of(config, epoch)
+        segment = config.segment(epoch)
         segments = [(segment, segment.num_batches)]
     else:
         segments = segments_of(config, sizes, epoch)
@@ -146,8 +140,6 @@ def _parts_of(config: RunConfig, epoch: int, sizes: Sequence[int] | None) -> lis
         part = _Part(
             name="the epoch" if len(segments) == 1 else f"part {number}",
             segment=segment,
-            tail=config.tail,
-            start=segment.num_done,
             end=end,
             first_step=step,
             batches_per_step=config.grad_acc_steps,
@@ -161,15 +153,6 @@ def _parts_of(config: RunConfig, epoch: int, sizes: Sequence[int] | None) -> lis
             "a smaller batch size, or tail='pad' or 'even'"
         )
     return parts
-
-
-def _stretch_of(part: _Part) -> Stretch:
-    size, end = part.segment.world_size, part.end_step
-    return Stretch(part.name, size, part.first_step, end, end)
-
-
-def _first_bucket(block: Block) -> int | None:
-    return None if block.buckets is None or not len(block) else int(block.buckets[0])
 
 
 def _coverage(parts: list[_Part], columns: list[Column]) -> Iterator[Covered]:

@@ -8,13 +8,12 @@ import numpy as np
 
 from feedline.report.charts import Chart, Lines, Measures, Panel, Scatter, Series
 from feedline.report.trace import Trace
-from feedline.runs.shuffle_quality import Measure, measures_of
-from feedline.runs.shuffle_streams import Stream
+from feedline.runs.shuffle_quality import Measure, Stream, measures_of, split_by_source
 
 __all__ = ["quality_panel", "streams_of_trace"]
 
 _IN_ORDER = 0.99
-_MOST_POINTS, _NUM_BINS, _MOST_STREAMS, _MOST_MEASURED = 1200, 24, 4, 8
+_MOST_POINTS, _NUM_BINS, _MOST_STREAMS = 1200, 24, 4
 
 
 def streams_of_trace(trace: Trace, epoch: int, batch_size: int) -> Iterator[Stream]:
@@ -35,34 +34,20 @@ def streams_of_trace(trace: Trace, epoch: int, batch_size: int) -> Iterator[Stre
             ids = trace.ids_of(place)[: counts[-1] - first]
             positions = np.arange(first, first + len(ids), dtype=np.int64)
             known = (ids >= 0) & (ids < trace.num_samples)
-            runs.append((positions[known], ids[known], trace.sources_of(ids[known])))
-    if not runs:
-        return
-    drawn = np.bincount(np.concatenate([s for _, _, s in runs]), minlength=len(trace.sources))
-    for number in sorted(np.argsort(-drawn, kind="stable")[:_MOST_MEASURED].tolist()):
-        source = trace.sources[number]
-        picked = [(p[s == number], i[s == number] - source.first_index) for p, i, s in runs]
-        own = [pair for pair in picked if len(pair[0])]
-        if sum(len(positions) for positions, _ in own) >= 2:
-            yield Stream(
-                name=source.name,
-                size=source.num_samples,
-                num_positions=max(counts[-1], 1 + max(int(p[-1]) for p, _ in own)),
-                batch_size=batch_size,
-                runs=own,
-            )
+            sources = trace.sources_of(ids[known])
+            firsts = np.array([source.first_index for source in trace.sources])
+            runs.append((positions[known], sources, ids[known] - firsts[sources]))
+    if runs:
+        yield from split_by_source(runs, trace.sources, max(1, counts[-1]), batch_size)
 
 
-def quality_panel(
-    streams: Sequence[Stream], *, has_windows: bool = True
-) -> tuple[Panel | None, bool]:
-    """Return the measures and pictures of the shuffle, and whether all are as chance gives them."""
+def quality_panel(streams: Sequence[Stream], *, has_windows: bool = True) -> Panel | None:
+    """Return the measures and pictures of the shuffle, or None if there are too few samples."""
     measures = [measure for stream in streams for measure in measures_of(stream)]
     if not measures:
-        return None, True
-    is_good = all(measure.is_good for measure in measures)
+        return None
     verdict = "All measures are as chance gives them."
-    if not is_good:
+    if not all(measure.is_good for measure in measures):
         verdict = "Some measures are further off than chance explains."
         if any(m.name == "position correlation" and m.value > _IN_ORDER for m in measures):
             verdict += " The data comes in order; it is not shuffled."
@@ -70,8 +55,7 @@ def quality_panel(
             verdict += " Windows of chunks are off by design: they trade some of it for few reads."
     shown = streams[:_MOST_STREAMS]
     charts: list[Chart] = [_displacements(shown), _scatter(shown), _measured(measures)]
-    panel = Panel(name="quality", title="Quality of the shuffle", text=verdict, charts=charts)
-    return panel, is_good
+    return Panel("quality", "Quality of the shuffle", verdict, charts)
 
 
 def _measured(measures: Sequence[Measure]) -> Measures:
@@ -95,10 +79,10 @@ def _displacements(streams: Sequence[Stream]) -> Lines:
         moved = np.abs((stream.indices + 0.5) / stream.size - places)
         counts = np.histogram(moved, edges)[0]
         shares = (counts / max(1, counts.sum())).tolist()
-        series.append(Series(name=stream.name, values=shares))
+        series.append(Series(stream.name, shares))
     # The distance of two random places in [0, 1) has the density 2 - 2x.
     chance = (2 * edges - edges**2)[1:] - (2 * edges - edges**2)[:-1]
-    series.append(Series(name="chance", values=chance.tolist(), style="dashed"))
+    series.append(Series("chance", chance.tolist(), style="dashed"))
     return Lines(
         title="How far samples are moved",
         x_label="distance, as a share of the data",

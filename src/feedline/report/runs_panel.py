@@ -6,19 +6,16 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import islice
 
-from feedline.report.charts import Chart, Mark, Panel, Span, Table, Timeline
+from feedline.report.charts import Mark, Panel, Span, Table, Timeline
 from feedline.report.trace import Stretch, Trace, spread
-from feedline.report.words import num_ranks, shortened
 from feedline.runs.audit_runs import RankPart, Run
 from feedline.runs.dry_run import DryRun
 from feedline.runs.log_entries import LoggedEvent
+from feedline.runs.words import num_ranks, shortened
 
 __all__ = ["parts_panel", "runs_panel"]
 
-_MOST_EVENTS = _MOST_ROWS = 200
-_MOST_SPANS = 40
-_MOST_MARKS = 1000
-_MOST_FIELDS = 20
+_MOST_ROWS, _MOST_SPANS, _MOST_MARKS, _MOST_FIELDS = 200, 40, 1000, 20
 _SHOWN = ("start", "resume", "checkpoint", "stop")
 
 
@@ -26,34 +23,51 @@ def runs_panel(runs: Sequence[Run], trace: Trace) -> Panel:
     """Return when runs began, were saved and ended, and what of them does not count."""
     shown = spread(0, len(runs), _MOST_SPANS)
     num_marks = _MOST_MARKS // len(shown)
-    charts: list[Chart] = [
-        Timeline(
-            title="Runs",
-            note="Triangles are starts, checkpoints and ends. Faded steps do not count: the next "
-            "run did them again." + _cut_to(_MOST_SPANS, len(runs)),
-            x_label="step",
-            spans=[_span(runs[number], trace.stretches[number], num_marks) for number in shown],
-        )
-    ]
+    timeline = Timeline(
+        title="Runs",
+        note="Triangles are starts, checkpoints and ends. Faded steps do not count: the next "
+        "run did them again." + _cut_to(_MOST_SPANS, len(runs)),
+        x_label="step",
+        spans=[
+            _span(trace.stretches[n], _note_on(runs[n]), _marks(runs[n], num_marks)) for n in shown
+        ],
+    )
     # All are sorted, and only those that are shown are put into words.
     events = sorted(
         ((run, event) for run in runs for event in _first_rank(run).events),
         key=lambda pair: _clock(pair[1].fields.get("time")),
     )
-    charts.append(
-        Table(
-            title="Events",
-            note=_first_of(_MOST_EVENTS, len(events)),
-            header=("time (UTC)", "run", "event", "step", "more"),
-            rows=[_described(run, event) for run, event in events[:_MOST_EVENTS]],
-        )
+    table = Table(
+        title="Events",
+        note=_first_of(_MOST_ROWS, len(events)),
+        header=("time (UTC)", "run", "event", "step", "more"),
+        rows=[_described(run, event) for run, event in events[:_MOST_ROWS]],
     )
-    return Panel(
-        name="runs",
-        title="Restarts and resizes",
-        text="Each run goes on where a checkpoint of the one before left off.",
-        charts=charts,
+    text = "Each run resumes from a checkpoint of the one before."
+    return Panel("runs", "Restarts and resizes", text, [timeline, table])
+
+
+def parts_panel(run: DryRun, trace: Trace) -> Panel:
+    """Return the parts of an epoch that is resized on the way."""
+    stretches = [trace.stretches[n] for n in spread(0, len(trace.stretches), _MOST_SPANS)]
+    timeline = Timeline(
+        title="Parts of the epoch",
+        note=_cut_to(_MOST_SPANS, len(trace.stretches)).strip(),
+        x_label="step",
+        spans=[_span(stretch, num_ranks(stretch.world_size)) for stretch in stretches],
     )
+    rows = [
+        (number, p.ranks, p.num_batches, p.num_consumed, p.num_padded, p.imbalance)
+        for number, p in enumerate(run.parts[:_MOST_ROWS], 1)
+    ]
+    table = Table(
+        title="Parts",
+        note=_first_of(_MOST_ROWS, len(run.parts)),
+        header=("part", "ranks", "batches of a rank", "consumed", "padded", "difference of ranks"),
+        rows=rows,
+    )
+    text = "Each part resumes from the cursor of the one before, on another number of ranks."
+    return Panel("runs", "Resizes", text, [timeline, table])
 
 
 def _first_of(most: int, count: int) -> str:
@@ -64,27 +78,23 @@ def _cut_to(most: int, count: int) -> str:
     return f" {most:,} of {count:,} are shown, spread evenly." if count > most else ""
 
 
-def _span(run: Run, stretch: Stretch, num_marks: int) -> Span:
+def _span(stretch: Stretch, note: str, marks: Sequence[Mark] = ()) -> Span:
+    name, _, start, counted_end, end = stretch
+    return Span(name=name, note=note, start=start, counted_end=counted_end, end=end, marks=marks)
+
+
+def _note_on(run: Run) -> str:
+    has_stopped = any(part.has_stopped for part in run.ranks.values())
+    return num_ranks(run.world_size) + ("" if has_stopped else ", did not stop by itself")
+
+
+def _marks(run: Run, most: int) -> list[Mark]:
     found = [
-        (event.fields["step"], event.name)
+        Mark(event.fields["step"], event.name)
         for event in _first_rank(run).events
         if event.name in _SHOWN and type(event.fields.get("step")) is int
     ]
-    marks = [
-        Mark(x=step, label=name)
-        for step, name in (found[place] for place in spread(0, len(found), num_marks))
-    ]
-    has_stopped = any(part.has_stopped for part in run.ranks.values())
-    ranks = num_ranks(run.world_size)
-    note = ranks if has_stopped else f"{ranks}, did not stop by itself"
-    return Span(
-        name=stretch.name,
-        note=note,
-        start=stretch.first,
-        counted_end=stretch.counted_end,
-        end=stretch.end,
-        marks=marks,
-    )
+    return [found[place] for place in spread(0, len(found), most)]
 
 
 def _first_rank(run: Run) -> RankPart:
@@ -119,45 +129,3 @@ def _clock(time: object) -> str:
 
 def _shown(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else f"{value!s:.80}"
-
-
-def parts_panel(run: DryRun, trace: Trace) -> Panel:
-    """Return the parts of an epoch that is resized on the way."""
-    shown = spread(0, len(trace.stretches), _MOST_SPANS)
-    spans = [
-        Span(
-            name=stretch.name,
-            note=num_ranks(stretch.world_size),
-            start=stretch.first,
-            counted_end=stretch.counted_end,
-            end=stretch.end,
-        )
-        for stretch in (trace.stretches[number] for number in shown)
-    ]
-    rows = [
-        (
-            *(number, part.ranks, part.num_batches, part.num_consumed, part.num_padded),
-            part.imbalance,
-        )
-        for number, part in enumerate(run.parts[:_MOST_ROWS], 1)
-    ]
-    header = ("part", "ranks", "batches of a rank", "consumed", "padded", "difference of ranks")
-    return Panel(
-        name="runs",
-        title="Resizes",
-        text="Each part goes on from the cursor of the one before, on another number of ranks.",
-        charts=[
-            Timeline(
-                title="Parts of the epoch",
-                note=_cut_to(_MOST_SPANS, len(trace.stretches)).strip(),
-                x_label="step",
-                spans=spans,
-            ),
-            Table(
-                title="Parts",
-                note=_first_of(_MOST_ROWS, len(run.parts)),
-                header=header,
-                rows=rows,
-            ),
-        ],
-    )

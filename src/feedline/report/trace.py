@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.runs.run_config_parts import SourceInfo
+from feedline.runs.run_config_data import SourceInfo
 
 __all__ = [
     "Cell",
@@ -34,7 +34,7 @@ MOST_ROWS = 48
 
 class Stretch(NamedTuple):
     """Steps `[first, end)` on one number of ranks. Those from `counted_end` on were thrown away,
-    because the run went on from a checkpoint before them."""
+    because the run resumed from a checkpoint before them."""
 
     name: str
     world_size: int

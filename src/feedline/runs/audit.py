@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.errors import InvalidValueError, MissingDataError
+from feedline.errors import (
+    CursorError,
+    EmptyEpochError,
+    InvalidValueError,
+    MissingDataError,
+    TailError,
+)
 from feedline.plan import Plan
 from feedline.runs.audit_counts import (
     Counts,
-    Data,
     count_epoch,
     data_of,
     num_dropped,
@@ -21,9 +26,11 @@ from feedline.runs.audit_counts import (
 )
 from feedline.runs.audit_result import AuditResult, EpochAudit, RunAudit, SourceAudit
 from feedline.runs.audit_runs import Run, runs_of
+from feedline.runs.consumption_log import read_log_header
 from feedline.runs.log_frames import is_log
+from feedline.runs.run_config import RunConfig, SourceInfo
 
-__all__ = ["audit_logs", "find_logs"]
+__all__ = ["audit_config", "audit_logs", "find_logs"]
 
 _MOST_LISTED = 20
 
@@ -63,7 +70,7 @@ def audit_logs(
     runs = runs_of(found)
     if plan is not None and num_samples is None:
         num_samples = plan.num_indices
-    data = data_of(runs, num_samples)
+    sources = data_of(runs, num_samples)
     tables = [run.counted(rank)[:, 0] for run in runs for rank in run.ranks]
     epochs = np.unique(np.concatenate(tables)).tolist()
     if not epochs:
@@ -75,10 +82,43 @@ def audit_logs(
         num_logs=len(found),
         runs=tuple(_audit_run(run) for run in runs),
         epochs=tuple(
-            _audit_epoch(runs, epoch, data, plan, is_followed=epoch != epochs[-1])
+            _audit_epoch(runs, epoch, sources, plan, is_followed=epoch != epochs[-1])
             for epoch in epochs
         ),
     )
+
+
+def audit_config(paths: Iterable[str | os.PathLike[str]], config: RunConfig) -> AuditResult:
+    """Audit logs against the plan of a config, or raise if it is the config of another training."""
+    found = find_logs(paths)
+    mine = [source.num_samples for source in config.sources]
+    for path in found:
+        info = read_log_header(path).info
+        told = info.get("sources")
+        others = list(told.values()) if isinstance(told, Mapping) else [info.get("num_samples")]
+        is_same = others == mine
+        if len(others) != len(mine):
+            is_same = sum(mine) == sum(size for size in others if isinstance(size, int))
+        if others != [None] and not is_same:
+            raise InvalidValueError(
+                f"the config's data has {_added(mine)} samples but must have {_added(others)}, as "
+                f"{path} says; give the config of this training"
+            )
+        if not config.plan.has_equal_batches and "batch_size" not in info:
+            raise InvalidValueError(
+                f"{path}: its info has no batch_size, and batches of several sizes do not say it; "
+                "write it into the info of each log"
+            )
+    try:
+        return audit_logs(found, plan=config.plan)
+    except (CursorError, EmptyEpochError, TailError) as error:
+        raise InvalidValueError(
+            f"the config's plan does not fit the logs ({error}); give the config of this training"
+        ) from None
+
+
+def _added(sizes: Sequence[object]) -> str:
+    return " + ".join(map(str, sizes[:20])) + (" + …" if len(sizes) > 20 else "")
 
 
 def find_logs(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
@@ -118,12 +158,18 @@ def _audit_run(run: Run) -> RunAudit:
 
 
 def _audit_epoch(
-    runs: Sequence[Run], epoch: int, data: Data, plan: Plan | None, *, is_followed: bool
+    runs: Sequence[Run],
+    epoch: int,
+    sources: Sequence[SourceInfo],
+    plan: Plan | None,
+    *,
+    is_followed: bool,
 ) -> EpochAudit:
-    counts = count_epoch(runs, epoch, data.num_samples)
+    num_samples = sum(source.num_samples for source in sources)
+    counts = count_epoch(runs, epoch, num_samples)
     expected: Counts | int = 1 if plan is None else planned_counts(plan, runs, epoch)
     is_finished = is_followed or any(_has_end(run, epoch) for run in runs)
-    num_expected = _total(expected, data.num_samples)
+    num_expected = _total(expected, num_samples)
     # In place, because there may be very many samples: too few are below zero, too many above.
     balance = counts.seen
     balance -= expected
@@ -147,27 +193,23 @@ def _audit_epoch(
         num_repeated=int(np.count_nonzero(balance > 0)),
         repeated=_first(balance > 0),
         num_unknown=counts.num_unknown,
-        unknown=tuple(counts.unknown),
-        sources=_audit_sources(balance, expected, data),
+        unknown=counts.unknown,
+        sources=tuple(_audit_source(source, balance, expected) for source in sources),
     )
 
 
-def _audit_sources(balance: Counts, expected: Counts | int, data: Data) -> tuple[SourceAudit, ...]:
-    found = []
-    for name, first, end in data.spans:
-        part = balance[first:end]
-        wanted = expected if isinstance(expected, int) else expected[first:end]
-        found.append(
-            SourceAudit(
-                name=name,
-                first=first,
-                num_expected=_total(wanted, end - first),
-                num_once=_num_once(part, wanted),
-                num_missing=_num_missing(part),
-                num_repeated=int(np.count_nonzero(part > 0)),
-            )
-        )
-    return tuple(found)
+def _audit_source(source: SourceInfo, balance: Counts, expected: Counts | int) -> SourceAudit:
+    name, num_samples, first = source
+    part = balance[first : first + num_samples]
+    wanted = expected if isinstance(expected, int) else expected[first : first + num_samples]
+    return SourceAudit(
+        name=name,
+        first=first,
+        num_expected=_total(wanted, num_samples),
+        num_once=_num_once(part, wanted),
+        num_missing=_num_missing(part),
+        num_repeated=int(np.count_nonzero(part > 0)),
+    )
 
 
 def _total(expected: Counts | int, num_samples: int) -> int:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,10 +11,10 @@ from numpy.typing import NDArray
 from feedline.errors import InvalidValueError, check_integer
 from feedline.plan import PastSegment, Plan, Replay
 from feedline.runs.audit_runs import Run
+from feedline.runs.run_config_data import SourceInfo, sources_from
 
 __all__ = [
     "Counts",
-    "Data",
     "EpochCounts",
     "count_epoch",
     "data_of",
@@ -29,46 +27,17 @@ _MOST_LISTED = 20
 _MOST_SAMPLES = 2**48
 
 
-@dataclass(frozen=True)
-class Data:
-    """The samples of a training: the number of each source, in the order of their indices."""
-
-    sources: Mapping[str, int]
-
-    @property
-    def num_samples(self) -> int:
-        """The number of all samples."""
-        return sum(self.sources.values())
-
-    @property
-    def spans(self) -> list[tuple[str, int, int]]:
-        """The name of each source, its first index, and the one after its last."""
-        ends = list(accumulate(self.sources.values()))
-        return list(zip(self.sources, [0, *ends], ends, strict=False))
-
-
-@dataclass
-class EpochCounts:
-    """What the ranks received in an epoch. Indices that are no sample are `unknown`."""
+class EpochCounts(NamedTuple):
+    """What the ranks received in an epoch. Indices outside of the data are `unknown`."""
 
     seen: Counts
-    num_padded: int = 0
-    num_unknown: int = 0
-    unknown: list[int] = field(default_factory=list)
-
-    def add(self, ids: NDArray[np.int64]) -> None:
-        """Count samples."""
-        is_outside = (ids < 0) | (ids >= len(self.seen))
-        if is_outside.any():
-            outside = ids[is_outside]
-            self.num_unknown += len(outside)
-            self.unknown += outside[: _MOST_LISTED - len(self.unknown)].tolist()
-            ids = ids[~is_outside]
-        np.add.at(self.seen, ids, 1)
+    num_padded: int
+    num_unknown: int
+    unknown: tuple[int, ...]
 
 
-def data_of(runs: Sequence[Run], num_samples: int | None) -> Data:
-    """Return what the logs say about the data, or raise if they do not say the same.
+def data_of(runs: Sequence[Run], num_samples: int | None) -> tuple[SourceInfo, ...]:
+    """Return the sources of the data as the logs say, or raise if they do not say the same.
 
     A number of samples that is given counts for more than what they say.
     """
@@ -80,30 +49,36 @@ def data_of(runs: Sequence[Run], num_samples: int | None) -> Data:
     if num_samples is not None:
         num_samples = check_integer("num_samples", num_samples, 1, _MOST_SAMPLES)
         if first is None or odd or sum(size for _, size in first) != num_samples:
-            return Data({"": num_samples})
+            return sources_from([("", num_samples)])
     if first is None:
         raise InvalidValueError(
-            "num_samples=None must be given, because the logs do not say it; or write it into "
-            "the info of each log"
+            "num_samples is required, because the logs do not say it; or write it into the info "
+            "of each log"
         )
     if odd:
         raise InvalidValueError(
             f"{odd[0]}: its data is {dict(known[odd[0]])} but must be {dict(first)}, as in the "
             "other logs; audit each training on its own"
         )
-    return Data(dict(first))
+    return sources_from(first)
 
 
 def count_epoch(runs: Sequence[Run], epoch: int, num_samples: int) -> EpochCounts:
     """Count what all ranks of all runs received in an epoch, as far as it counts."""
-    counts = EpochCounts(np.zeros(num_samples, dtype=np.int32))
-    for run in runs:
-        for part in run.ranks.values():
-            for batch in part.batches(epoch, run.limit):
-                real = batch.real_ids
-                counts.num_padded += len(batch.ids) - len(real)
-                counts.add(real)
-    return counts
+    seen = np.zeros(num_samples, dtype=np.int32)
+    num_padded = num_unknown = 0
+    unknown: list[int] = []
+    batches = (b for run in runs for p in run.ranks.values() for b in p.batches(epoch, run.limit))
+    for batch in batches:
+        ids = batch.real_ids
+        num_padded += len(batch.ids) - len(ids)
+        is_known = (ids >= 0) & (ids < num_samples)
+        if not is_known.all():
+            outside, ids = ids[~is_known], ids[is_known]
+            num_unknown += len(outside)
+            unknown += outside[: _MOST_LISTED - len(unknown)].tolist()
+        np.add.at(seen, ids, 1)
+    return EpochCounts(seen, num_padded, num_unknown, tuple(unknown))
 
 
 def num_dropped(runs: Sequence[Run], epoch: int, num_positions: int) -> int:

@@ -51,7 +51,7 @@ class EpochAudit:
 
 @dataclass(frozen=True, kw_only=True)
 class RunAudit:
-    """One run: what counts of it, and what was discarded because the next run went on from a
+    """One run: what counts of it, and what was discarded because the next run resumed from a
     checkpoint before it."""
 
     name: str

@@ -77,8 +77,8 @@ class RankPart:
 
 @dataclass
 class Run:
-    """One launch of a training. Its batches count in steps below `limit`: where the run that came
-    after it went on from."""
+    """One launch of a training. Its batches count in steps below `limit`, from which the next run
+    resumed."""
 
     name: str
     world_size: int
@@ -109,14 +109,14 @@ class Run:
 
     @property
     def missing_ranks(self) -> list[int]:
-        """The ranks whose logs are not there, if the others have anything that counts."""
+        """The ranks whose logs are missing, if the others have anything that counts."""
         if not any(len(self.counted(rank)) for rank in self.ranks):
             return []
         return sorted(set(range(self.world_size)) - set(self.ranks))
 
     @property
     def parted_step(self) -> int | None:
-        """The first step in which ranks did not do the same."""
+        """The first step in which ranks diverged."""
         tables = [self.counted(rank)[:, :2] for rank in sorted(self.ranks)]
         shortest, longest = min(tables, key=len), max(tables, key=len)
         steps = []
@@ -143,8 +143,8 @@ def _seconds(value: Any) -> float:
 def runs_of(paths: Iterable[Path]) -> list[Run]:
     """Return the runs in the order in which they began, each with the step up to which it counts.
 
-    A run that is gone on with counts up to the checkpoint that was loaded: whatever it did
-    afterwards has left no trace in the model.
+    A run that was resumed counts up to the checkpoint that was loaded: whatever it did afterwards
+    has left no trace in the model.
     """
     runs: dict[tuple[str, int], Run] = {}
     for path in paths:

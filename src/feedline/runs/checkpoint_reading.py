@@ -86,7 +86,7 @@ def _load(path: Path) -> Any:
         raise
     except (OSError, ValueError, RecursionError) as error:
         raise CursorFormatError(
-            f"{path}: is neither JSON nor a file of torch.save ({error!s:.200}); give a checkpoint"
+            f"{path}: is neither JSON nor a torch.save archive ({error!s:.200}); give a checkpoint"
         ) from None
 
 
@@ -100,7 +100,7 @@ def _load_archive(path: Path) -> Any:
             data = archive.read(pickles[0])
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
         raise CursorFormatError(
-            f"{path}: is no file of torch.save, or damaged ({error!s:.200}); save it again"
+            f"{path}: is not a torch.save archive, or is damaged ({error!s:.200}); save it again"
         ) from None
     try:
         return read_tensor_pickle(data, path)

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.errors import InvalidValueError, check_integer
-from feedline.plan import BucketPlan, Cursor, PastSegment, Segment
-from feedline.runs.chunk_reads import ChunkReads, count_reads
-from feedline.runs.plan_report import Naive, can_enumerate, naive_of
+from feedline.plan import Cursor, PastSegment, Segment
+from feedline.runs.naive_sharding import NaiveSharding
+from feedline.runs.plan_report import ChunkReads, can_enumerate, count_reads, naive_of
 from feedline.runs.run_config import RunConfig
 
 __all__ = ["Coverage", "DryRun", "Part", "dry_run", "segments_of"]
@@ -56,7 +56,7 @@ class DryRun:
 
     parts: tuple[Part, ...]
     coverage: Coverage
-    naive: Naive | None
+    naive: NaiveSharding | None
 
 
 def dry_run(config: RunConfig, world_sizes: Sequence[int], epoch: int = 0) -> DryRun:
@@ -72,22 +72,14 @@ def dry_run(config: RunConfig, world_sizes: Sequence[int], epoch: int = 0) -> Dr
     if len(sizes) < 2:
         raise InvalidValueError(f"resize={sizes} must name at least two world sizes, as 512,480")
     segments = segments_of(config, sizes, epoch)
-    is_counted = can_enumerate(segments[0][0].num_left, sum(sizes))
-    counts = np.zeros(config.plan.num_indices if is_counted else 0, dtype=np.int64)
-    parts = []
-    for number, (segment, num_batches) in enumerate(segments):
-        is_last = number == len(segments) - 1
-        if is_counted:
-            parts.append(_counted_part(config, segment, num_batches, counts))
-        else:
-            parts.append(_computed_part(config, segment, num_batches, is_last))
-    past = tuple(
-        PastSegment(segment.world_size, segment.batch_size, num_batches)
-        for segment, num_batches in segments
-    )
+    counts = None
+    if can_enumerate(segments[0][0].num_left, sum(sizes)):
+        counts = np.zeros(config.plan.num_indices, dtype=np.int64)
+    parts = [_part(config, segments, number, counts) for number in range(len(segments))]
+    past = tuple(PastSegment(s.world_size, s.batch_size, end) for s, end in segments)
     return DryRun(
         parts=tuple(parts),
-        coverage=_coverage(config, segments, parts, counts if is_counted else None),
+        coverage=_coverage(config, segments, parts, counts),
         naive=naive_of(config, segments[0][0], past),
     )
 
@@ -112,43 +104,40 @@ def segments_of(config: RunConfig, sizes: Sequence[int], epoch: int) -> list[tup
     return segments
 
 
-def _counted_part(config: RunConfig, segment: Segment, end: int, counts: NDArray[np.int64]) -> Part:
-    """Return a part, and add to `counts` how often each sample is consumed in it."""
-    consumed, real = [], []
-    for rank in range(segment.world_size):
-        block = segment.block(rank, segment.num_done, end)
-        consumed.append(block.indices)
-        real.append(block.real_indices)
-    sizes = [len(indices) for indices in real]
-    counts += np.bincount(np.concatenate(real), minlength=len(counts))
+def _part(
+    config: RunConfig,
+    segments: list[tuple[Segment, int]],
+    number: int,
+    counts: NDArray[np.int64] | None,
+) -> Part:
+    """Return a part, and add to `counts`, if given, how often each sample is consumed in it."""
+    segment, end = segments[number]
+    num_batches = end - segment.num_done
+    is_last = number == len(segments) - 1
+    if counts is not None:
+        blocks = [segment.block(rank, segment.num_done, end) for rank in range(segment.world_size)]
+        sizes = [len(block.real_indices) for block in blocks]
+        np.add.at(counts, np.concatenate([block.real_indices for block in blocks]), 1)
+        num_consumed, imbalance = sum(sizes), max(sizes) - min(sizes)
+        num_padded = sum(len(block.indices) for block in blocks) - num_consumed
+        reads = None
+        if config.chunks is not None:
+            reads = count_reads(config.chunks, [block.indices for block in blocks])
+    else:
+        num_left = segment.num_dropped if is_last else segment.num_left_after(end)
+        num_consumed = segment.num_left_after(segment.num_done) - num_left
+        num_padded, imbalance = segment.num_padded if is_last else 0, 0
+        if is_last and config.plan.tail in ("pad", "even"):
+            imbalance = min(max(1, len(config.plan.buckets)), num_consumed)
+        reads = _estimate(config, segment.world_size, num_consumed)
     return Part(
         ranks=segment.world_size,
-        num_batches=end - segment.num_done,
-        num_steps=-(-(end - segment.num_done) // config.grad_acc_steps),
-        num_consumed=sum(sizes),
-        num_padded=sum(map(len, consumed)) - sum(sizes),
-        imbalance=max(sizes) - min(sizes),
-        reads=None if config.chunks is None else count_reads(config.chunks, consumed),
-    )
-
-
-def _computed_part(config: RunConfig, segment: Segment, end: int, is_last: bool) -> Part:
-    left = segment.num_left_after(segment.num_done)
-    num_left = segment.num_dropped if is_last else segment.num_left_after(end)
-    num_consumed = left - num_left
-    imbalance = 0
-    if is_last and config.tail in ("pad", "even"):
-        plan = config.plan
-        most = len(plan.buckets) if isinstance(plan, BucketPlan) else 1
-        imbalance = min(most, num_consumed)
-    return Part(
-        ranks=segment.world_size,
-        num_batches=end - segment.num_done,
-        num_steps=-(-(end - segment.num_done) // config.grad_acc_steps),
+        num_batches=num_batches,
+        num_steps=-(-num_batches // config.grad_acc_steps),
         num_consumed=num_consumed,
-        num_padded=segment.num_padded if is_last else 0,
+        num_padded=num_padded,
         imbalance=imbalance,
-        reads=_estimate(config, segment.world_size, num_consumed),
+        reads=reads,
     )
 
 
@@ -158,8 +147,7 @@ def _estimate(config: RunConfig, world_size: int, num_consumed: int) -> ChunkRea
     if chunks is None:
         return None
     share = -(-num_consumed * chunks.num_chunks // (chunks.num_samples * world_size))
-    preload = getattr(config.plan, "preload", 1)
-    most = min(share + preload, chunks.num_chunks)
+    most = min(share + config.plan.preload, chunks.num_chunks)
     return ChunkReads(fewest=min(share, most), most=most, total=most * world_size, is_estimate=True)
 
 
@@ -177,7 +165,7 @@ def _coverage(
         num_missing, num_repeated = max(0, gap), max(0, -gap)
     else:
         planned = _planned_counts(config, segments[0][0])
-        # What the tail leaves out is known by its number, so it is no loss.
+        # What the tail drops is known by its number, so it is not lost.
         num_missing = int(np.maximum(planned - counts, 0).sum()) - num_dropped
         num_repeated = int(np.maximum(counts - planned, 0).sum())
     return Coverage(

@@ -42,7 +42,7 @@ class LoggedBatch(NamedTuple):
 
     @property
     def real_ids(self) -> Ids:
-        """The samples that are no padding."""
+        """The samples that are real."""
         return self.ids if self.is_real is None else self.ids[self.is_real]
 
 

@@ -12,7 +12,7 @@ A batch that only some ranks have is never trained: they wait for the others, an
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass, field
 
 from feedline.errors import check_integer, check_sequence
 from feedline.plan import PastSegment
@@ -24,9 +24,11 @@ __all__ = ["NaiveSharding"]
 
 @dataclass(frozen=True, kw_only=True)
 class NaiveSharding:
-    """One epoch under naive sharding; each past is a part of it on one world size.
+    """One epoch under naive sharding; each of `parts` is a part of it on one world size.
 
-    The last part goes on to the end of the epoch, whatever its number of batches.
+    The last part lasts to the end of the epoch, whatever its number of batches. `num_repeated`
+    counts each time that a sample is consumed again. `fewest_batches` and `most_batches` are those
+    of the ranks in the last part; the run `hangs` where they differ, with `num_waiting_ranks`.
 
     Examples:
         >>> parts = [PastSegment(4, 5, 10), PastSegment(2, 5, 0)]
@@ -35,80 +37,44 @@ class NaiveSharding:
         (100, 0)
     """
 
-    num_samples: int
-    parts: Sequence[PastSegment]
-    drops_last: bool
+    num_samples: InitVar[int]
+    parts: InitVar[Sequence[PastSegment]]
+    drops_last: InitVar[bool]
+    num_consumed: int = field(init=False)
+    num_repeated: int = field(init=False)
+    num_lost: int = field(init=False)
+    fewest_batches: int = field(init=False)
+    most_batches: int = field(init=False)
+    num_waiting_ranks: int = field(init=False)
+    hangs: bool = field(init=False)
 
-    def __post_init__(self) -> None:
+    def __post_init__(
+        self, num_samples: int, parts: Sequence[PastSegment], drops_last: bool
+    ) -> None:
+        num_samples = check_integer("num_samples", num_samples, 1)
+        past = [check_past(part) for part in check_sequence("parts", parts)]
+        intervals, done, fewest, most = [], 0, 0, 0
+        for number, (world_size, batch_size, num_batches) in enumerate(past, 1):
+            whole, over = divmod(num_samples, world_size)
+            shares = (whole, whole + (over > 0))
+            fewest, most = (n // batch_size if drops_last else -(-n // batch_size) for n in shares)
+            end = max(done, fewest if number == len(past) else min(done + num_batches, fewest))
+            together = world_size * batch_size
+            intervals.append([min(n * together, num_samples) for n in (done, end)])
+            done = end
+        num_distinct = reached = 0
+        for start, stop in sorted(intervals):
+            num_distinct += max(0, stop - max(start, reached))
+            reached = max(reached, stop)
+        num_consumed = sum(stop - start for start, stop in intervals)
+        num_waiting = num_samples % past[-1].world_size if fewest < most else 0
         store(
             self,
-            num_samples=check_integer("num_samples", self.num_samples, 1),
-            parts=tuple(check_past(part) for part in check_sequence("parts", self.parts)),
+            num_consumed=num_consumed,
+            num_repeated=num_consumed - num_distinct,
+            num_lost=num_samples - num_distinct,
+            fewest_batches=fewest,
+            most_batches=most,
+            num_waiting_ranks=num_waiting,
+            hangs=num_waiting > 0,
         )
-
-    def batch_counts(self, world_size: int, batch_size: int) -> tuple[int, int]:
-        """Return the fewest and the most batches that a rank has in an epoch."""
-        whole, over = divmod(self.num_samples, world_size)
-        if self.drops_last:
-            return whole // batch_size, (whole + (over > 0)) // batch_size
-        return -(-whole // batch_size), -(-(whole + (over > 0)) // batch_size)
-
-    @property
-    def intervals(self) -> list[tuple[int, int]]:
-        """The places `[start, stop)` of the order that each part trains on all ranks."""
-        intervals = []
-        done = 0
-        for number, (world_size, batch_size, num_batches) in enumerate(self.parts):
-            fewest, _ = self.batch_counts(world_size, batch_size)
-            is_last = number == len(self.parts) - 1
-            end = max(done, fewest if is_last else min(done + num_batches, fewest))
-            together = world_size * batch_size
-            start, stop = (min(n * together, self.num_samples) for n in (done, end))
-            intervals.append((start, stop))
-            done = end
-        return intervals
-
-    @property
-    def num_consumed(self) -> int:
-        """The number of times that a sample is consumed."""
-        return sum(stop - start for start, stop in self.intervals)
-
-    @property
-    def num_lost(self) -> int:
-        """The number of samples that nobody consumes."""
-        return self.num_samples - self._num_distinct
-
-    @property
-    def num_repeated(self) -> int:
-        """The number of times that a sample is consumed again."""
-        return self.num_consumed - self._num_distinct
-
-    @property
-    def fewest_batches(self) -> int:
-        """The fewest batches that a rank of the last part has in the epoch."""
-        return self.batch_counts(*self.parts[-1][:2])[0]
-
-    @property
-    def most_batches(self) -> int:
-        """The most batches that a rank of the last part has in the epoch."""
-        return self.batch_counts(*self.parts[-1][:2])[1]
-
-    @property
-    def num_waiting_ranks(self) -> int:
-        """The number of ranks that wait for ever, in a batch that the others do not have."""
-        if self.fewest_batches == self.most_batches:
-            return 0
-        return self.num_samples % self.parts[-1].world_size
-
-    @property
-    def hangs(self) -> bool:
-        """Whether ranks have unequal numbers of batches at the end of the epoch."""
-        return self.num_waiting_ranks > 0
-
-    @property
-    def _num_distinct(self) -> int:
-        total, reached = 0, 0
-        for start, stop in sorted(self.intervals):
-            total += max(0, stop - max(start, reached))
-            reached = max(reached, stop)
-        return total

@@ -3,29 +3,33 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
+from numpy.typing import NDArray
 
-from feedline.plan import BucketPlan, PastSegment, Segment, Share, UnequalChunks, WindowPlan
-from feedline.runs.chunk_reads import ChunkReads, count_reads, estimate_reads
+from feedline.plan import Chunking, PastSegment, Segment, Share
+from feedline.plan.window_deal import WindowedOrder
 from feedline.runs.mixture_counts import draws_of_sources
 from feedline.runs.naive_sharding import NaiveSharding
 from feedline.runs.run_config import RunConfig
-from feedline.runs.run_steps import num_steps_of_run, segment_of
 
 __all__ = [
     "BucketLine",
+    "ChunkReads",
     "Cost",
-    "Naive",
     "PlanReport",
     "SourceLine",
     "can_enumerate",
+    "count_reads",
+    "estimate_reads",
     "naive_of",
     "report_plan",
 ]
 
 _MOST_SAMPLES = 10**6
 _MOST_RANKS = 4096
+_MOST_ROUNDS = 256
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,15 +71,16 @@ class Cost:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Naive:
-    """What naive sharding would have done; see `NaiveSharding`."""
+class ChunkReads:
+    """The chunks that one rank reads: the fewest and the most, and those of all ranks together.
 
-    num_repeated: int
-    num_lost: int
-    fewest_batches: int
-    most_batches: int
-    num_waiting_ranks: int
-    hangs: bool
+    An estimate takes every window that a rank touches as read whole.
+    """
+
+    fewest: int
+    most: int
+    total: int
+    is_estimate: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +109,7 @@ class PlanReport:
     preload: int | None
     reads: ChunkReads | None
     cost: Cost
-    naive: Naive | None
+    naive: NaiveSharding | None
 
 
 def report_plan(config: RunConfig, epoch: int = 0) -> PlanReport:
@@ -117,7 +122,7 @@ def report_plan(config: RunConfig, epoch: int = 0) -> PlanReport:
         >>> report_plan(config).num_batches
         1907348
     """
-    segment = segment_of(config, epoch)
+    segment = config.segment(epoch)
     num_steps = -(-segment.num_batches // config.grad_acc_steps)
     chunks = config.chunks
     return PlanReport(
@@ -128,20 +133,20 @@ def report_plan(config: RunConfig, epoch: int = 0) -> PlanReport:
         ranks=config.ranks,
         batch_size=config.batch_size,
         grad_acc_steps=config.grad_acc_steps,
-        tail=config.tail,
+        tail=config.plan.tail,
         epoch=epoch,
         epochs=config.epochs,
         num_batches=segment.num_batches,
         num_steps=num_steps,
         num_batches_in_last_step=segment.num_batches - (num_steps - 1) * config.grad_acc_steps,
-        num_steps_of_run=num_steps_of_run(config),
+        num_steps_of_run=config.num_steps,
         num_dropped=segment.num_dropped,
         num_padded=segment.num_padded,
         sources=_source_lines(config, epoch),
         buckets=_bucket_lines(config),
         num_chunks=None if chunks is None else chunks.num_chunks,
-        preload=config.plan.preload if isinstance(config.plan, WindowPlan) else None,
-        reads=None if chunks is None else _reads_of(config, segment),
+        preload=None if chunks is None else config.plan.preload,
+        reads=_reads_of(config, segment),
         cost=_cost_of(config, segment),
         naive=naive_of(config, segment, (PastSegment(config.ranks, config.batch_size, 0),)),
     )
@@ -152,21 +157,14 @@ def can_enumerate(num_samples: int, num_ranks: int) -> bool:
     return num_samples <= _MOST_SAMPLES and num_ranks <= _MOST_RANKS
 
 
-def naive_of(config: RunConfig, segment: Segment, parts: tuple[PastSegment, ...]) -> Naive | None:
+def naive_of(
+    config: RunConfig, segment: Segment, parts: tuple[PastSegment, ...]
+) -> NaiveSharding | None:
     """Return what naive sharding would do, or None where batches are not all of one size."""
     if any(line.batch_size != config.batch_size for line in _bucket_lines(config)):
         return None
-    naive = NaiveSharding(
-        num_samples=segment.num_left, parts=parts, drops_last=config.tail == "drop"
-    )
-    return Naive(
-        num_repeated=naive.num_repeated,
-        num_lost=naive.num_lost,
-        fewest_batches=naive.fewest_batches,
-        most_batches=naive.most_batches,
-        num_waiting_ranks=naive.num_waiting_ranks,
-        hangs=naive.hangs,
-    )
+    drops_last = config.plan.tail == "drop"
+    return NaiveSharding(num_samples=segment.num_left, parts=parts, drops_last=drops_last)
 
 
 def _source_lines(config: RunConfig, epoch: int) -> tuple[SourceLine, ...]:
@@ -187,16 +185,13 @@ def _source_lines(config: RunConfig, epoch: int) -> tuple[SourceLine, ...]:
 
 
 def _bucket_lines(config: RunConfig) -> tuple[BucketLine, ...]:
-    plan = config.plan
-    if not isinstance(plan, BucketPlan):
-        return ()
     lines = []
-    for number, bucket in enumerate(plan.buckets):
+    for number, bucket in enumerate(config.plan.buckets):
         share = Share(
             num_positions=len(bucket.members),
             world_size=config.ranks,
-            batch_size=plan.rule.batch_size(number, config.batch_size),
-            tail=plan.tail,
+            batch_size=config.plan.bucket_batch_size(number, config.batch_size),
+            tail=config.plan.tail,
         )
         line = BucketLine(
             name=str(bucket.key),
@@ -210,8 +205,9 @@ def _bucket_lines(config: RunConfig) -> tuple[BucketLine, ...]:
     return tuple(lines)
 
 
-def _reads_of(config: RunConfig, segment: Segment) -> ChunkReads:
-    assert config.chunks is not None
+def _reads_of(config: RunConfig, segment: Segment) -> ChunkReads | None:
+    if config.chunks is None:
+        return None
     if not can_enumerate(segment.num_left, config.ranks):
         return estimate_reads(segment)
     ranks = range(config.ranks)
@@ -220,23 +216,70 @@ def _reads_of(config: RunConfig, segment: Segment) -> ChunkReads:
 
 
 def _cost_of(config: RunConfig, segment: Segment) -> Cost:
-    plan, size = config.plan, config.bytes_per_sample
-    num_listed, window = 0, None
-    if isinstance(plan, BucketPlan):
-        arrays = [b.members for b in plan.buckets if isinstance(b.members, np.ndarray)]
-        num_listed = sum(map(len, arrays))
-    if isinstance(plan, WindowPlan):
-        chunks = plan.chunks
-        num_listed = chunks.num_chunks + 1 if isinstance(chunks, UnequalChunks) else 0
-        window = min(plan.preload * -(-chunks.num_samples // chunks.num_chunks), chunks.num_samples)
+    plan, size, chunks = config.plan, config.bytes_per_sample, config.chunks
     together = plan.largest_batch(config.batch_size)
-    return Cost(
-        plan_bytes=8 * num_listed,
-        bytes_per_sample=size,
-        batch_bytes=None if size is None else size * together,
-        window_bytes=None if size is None or window is None else size * window,
-        step_bytes=None
-        if size is None
-        else size * together * config.ranks * min(config.grad_acc_steps, segment.num_batches),
-        epoch_bytes=None if size is None else size * segment.num_left,
+    step = together * config.ranks * min(config.grad_acc_steps, segment.num_batches)
+    window = None
+    if chunks is not None:
+        window = min(plan.preload * -(-chunks.num_samples // chunks.num_chunks), chunks.num_samples)
+    batch_bytes, window_bytes, step_bytes, epoch_bytes = (
+        None if size is None or count is None else size * count
+        for count in (together, window, step, segment.num_left)
     )
+    return Cost(
+        plan_bytes=8 * plan.num_listed,
+        bytes_per_sample=size,
+        batch_bytes=batch_bytes,
+        window_bytes=window_bytes,
+        step_bytes=step_bytes,
+        epoch_bytes=epoch_bytes,
+    )
+
+
+def count_reads(chunks: Chunking, indices_of_ranks: list[NDArray[np.int64]]) -> ChunkReads:
+    """Return the reads of ranks that consume these samples."""
+    counts = [len(np.unique(chunks.rows_of(indices)[0])) for indices in indices_of_ranks]
+    return ChunkReads(fewest=min(counts), most=max(counts), total=sum(counts), is_estimate=False)
+
+
+def estimate_reads(segment: Segment) -> ChunkReads:
+    """Return about what the ranks read in a fresh epoch, from a few rounds and ranks.
+
+    In a round every rank gets a run of places, about one window; the last round is shorter.
+    """
+    plan = segment.plan
+    assert plan.chunks is not None
+    order = cast(WindowedOrder, plan.epoch_order(segment.epoch))
+    world_size = segment.world_size
+    num_rounds = -(-order.num_windows // world_size)
+    # The last round is looked at on its own: ranks may share its windows.
+    full = _spread(num_rounds - 1)
+    ranks = sorted({0, world_size // 2, world_size - 1})
+    weight = (num_rounds - 1) / len(full) if full else 0.0
+    counts = []
+    for rank in ranks:
+        touched = [_num_windows(order, world_size, number, rank) for number in full]
+        last = _num_windows(order, world_size, num_rounds - 1, rank)
+        counts.append(round(plan.preload * (sum(touched) * weight + last)))
+    mean = sum(counts) / len(counts)
+    fewest, most = (min(count, plan.chunks.num_chunks) for count in (min(counts), max(counts)))
+    total = min(round(mean * world_size), most * world_size)
+    return ChunkReads(fewest=fewest, most=most, total=total, is_estimate=True)
+
+
+def _spread(num_rounds: int) -> list[int]:
+    """Return some of the rounds, spread over all of them."""
+    num_chosen = min(num_rounds, _MOST_ROUNDS)
+    return [number * num_rounds // num_chosen for number in range(num_chosen)]
+
+
+def _num_windows(order: WindowedOrder, world_size: int, number: int, rank: int) -> int:
+    """Return how many windows a rank touches in a round."""
+    numbers = np.minimum(np.array([number, number + 1]) * world_size, order.num_windows)
+    starts = order.window_starts(numbers)
+    low, high = (starts - starts % world_size).tolist()
+    run = (high - low) // world_size
+    if not run:
+        return 0
+    first = low + rank * run
+    return order.window_of(first + run - 1) - order.window_of(first) + 1

@@ -12,25 +12,27 @@ from typing import Any
 
 from feedline.errors import InvalidValueError, check_integer
 from feedline.feed.data_plan import DataPlan
-from feedline.plan import BucketPlan, Chunking, Cursor, Mixture, Plan, SamplePlan, WindowPlan
+from feedline.plan import Chunking, Cursor, Mixture, Plan, Segment
 from feedline.plan.frozen import store
 from feedline.plan.seeds import check_seed
-from feedline.runs.run_config_data import read_data
+from feedline.runs.run_config_data import PlannedData, Settings, SourceInfo, read_data
 from feedline.runs.run_config_keys import Keys
-from feedline.runs.run_config_parts import PlannedData, Settings, SourceInfo
-from feedline.store import FolderStore
 
 __all__ = ["RunConfig", "SourceInfo"]
 
-_KEYS = (*("seed", "ranks", "batch_size", "epochs", "grad_acc_steps", "tail", "shuffle", "data"),)
+_COUNTS = ("ranks", "epochs", "grad_acc_steps")
+_KEYS = ("seed", *_COUNTS, "batch_size", "tail", "shuffle", "data")
 _TAILS = ("drop", "pad", "even", "exact")
 _MAX_BYTES = 2**20
 _MOST_RANKS = 2**31
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class RunConfig:
+class RunConfig(PlannedData):
     """What a run consumes, on how many ranks, in which batches.
+
+    `plan` says which sample comes when; `kind` is the key of the config that names the data, and
+    `sources` are its parts. `store` is the folder, where there is one.
 
     Examples:
         >>> config = RunConfig.from_dict({"ranks": 4, "batch_size": 8, "data": {"samples": 1000}})
@@ -38,7 +40,6 @@ class RunConfig:
         31
     """
 
-    data: PlannedData
     batch_size: int
     ranks: int = 1
     epochs: int = 1
@@ -68,12 +69,12 @@ class RunConfig:
             raise InvalidValueError("seed must be an integer or a text")
         settings = Settings(
             seed=check_seed(seed),
-            tail=keys.choice("tail", _TAILS, "drop"),
+            tail=keys.choice("tail", _TAILS),
             shuffle=keys.flag("shuffle", True),
             batch_size=keys.optional_integer("batch_size", 1, _MOST_RANKS),
             folder=folder,
         )
-        counts = {name: keys.integer(name, 1, 1) for name in ("ranks", "epochs", "grad_acc_steps")}
+        counts: dict[str, Any] = {name: keys.integer(name, 1, 1) for name in _COUNTS}
         data = read_data(keys.needed("data"), settings)
         batch_size = data.token_budget
         if batch_size is None:
@@ -83,7 +84,7 @@ class RunConfig:
                 f"batch_size={settings.batch_size} must be left out beside data.token_budget, "
                 "which says how large a batch is"
             )
-        return cls(data=data, batch_size=batch_size, **counts)
+        return cls(**vars(data), batch_size=batch_size, **counts)
 
     def resized(self, *, ranks: int | None = None, batch_size: int | None = None) -> RunConfig:
         """Return the same run on other ranks, or in other batches."""
@@ -93,16 +94,6 @@ class RunConfig:
             batch_size=self.batch_size if batch_size is None else batch_size,
         )
 
-    @property
-    def kind(self) -> str:
-        """The kind of data: the key of the config that says it."""
-        return self.data.kind
-
-    @property
-    def plan(self) -> Plan:
-        """Which sample comes when."""
-        return self.data.plan
-
     def plan_for(self, cursor: Cursor) -> Plan:
         """Return the plan that a cursor is compared with: a feed's are bound to the data too."""
         if self.store is not None and cursor.fields.get("kind") == "data":
@@ -110,37 +101,61 @@ class RunConfig:
         return self.plan
 
     @property
-    def tail(self) -> str:
-        """What happens to the tail."""
-        plan = self.plan
-        assert isinstance(plan, SamplePlan | BucketPlan | WindowPlan)
-        return plan.tail
-
-    @property
     def mixture(self) -> Mixture | None:
         """The mixture, where the data is one."""
-        order = self.plan.order if isinstance(self.plan, SamplePlan) else None
-        return order if isinstance(order, Mixture) else None
+        return self.plan.mixture
 
     @property
     def chunks(self) -> Chunking | None:
         """How the data is cut into chunks, where it is."""
-        return self.plan.chunks if isinstance(self.plan, WindowPlan) else None
+        return self.plan.chunks
+
+    def segment(self, epoch: int) -> Segment:
+        """Return one epoch of the run, dealt to its ranks."""
+        epoch = check_integer("epoch", epoch, 0)
+        return self.plan.segment(world_size=self.ranks, batch_size=self.batch_size, epoch=epoch)
+
+    def num_steps_in(self, epoch: int) -> int:
+        """Return the number of steps of an epoch; the last one may have fewer batches."""
+        return -(-self.segment(epoch).num_batches // self.grad_acc_steps)
 
     @property
-    def sources(self) -> tuple[SourceInfo, ...]:
-        """The parts of the data that have names."""
-        return self.data.sources
+    def num_steps(self) -> int:
+        """The number of steps of all epochs.
+
+        Examples:
+            >>> values = {"batch_size": 10, "epochs": 3, "data": {"samples": 1000}}
+            >>> RunConfig.from_dict(values).num_steps
+            300
+        """
+        num_uneven = self._num_uneven_epochs
+        uneven = sum(self.num_steps_in(epoch) for epoch in range(num_uneven))
+        num_even = self.epochs - num_uneven
+        return uneven + (num_even * self.num_steps_in(num_uneven) if num_even else 0)
+
+    def find_step(self, step: int) -> tuple[int, int]:
+        """Return the epoch of a step of the run, and its number in that epoch."""
+        left = step = check_integer("step", step, 0)
+        num_uneven = self._num_uneven_epochs
+        for epoch in range(num_uneven):
+            num_steps = self.num_steps_in(epoch)
+            if left < num_steps:
+                return epoch, left
+            left -= num_steps
+        if num_uneven < self.epochs:
+            more, left = divmod(left, self.num_steps_in(num_uneven))
+            if num_uneven + more < self.epochs:
+                return num_uneven + more, left
+        raise InvalidValueError(
+            f"step={step} must be in [0, {self.num_steps - 1}], the steps of the run's "
+            f"{self.epochs} epochs; name the epoch to count from its start"
+        )
 
     @property
-    def store(self) -> FolderStore | None:
-        """The folder, where there is one."""
-        return self.data.store
-
-    @property
-    def bytes_per_sample(self) -> int | None:
-        """The bytes of one sample, where they are known."""
-        return self.data.bytes_per_sample
+    def _num_uneven_epochs(self) -> int:
+        """How many epochs may differ in length; those after them are all alike."""
+        phases = () if self.mixture is None else self.mixture.phases
+        return min(max((phase.epoch + 1 for phase in phases), default=0), self.epochs)
 
     def source_of(self, index: int) -> tuple[SourceInfo, int]:
         """Return the source that holds an index, and the index inside that source."""
@@ -172,8 +187,8 @@ def _load_yaml(path: Path) -> Any:
             raise InvalidValueError(f"{path}: must be a file; give a run config in YAML")
         if status.st_size > _MAX_BYTES:
             raise InvalidValueError(
-                f"{path}: has {status.st_size} bytes but must have at most {_MAX_BYTES}; this is "
-                "no run config"
+                f"{path}: has {status.st_size} bytes but must have at most {_MAX_BYTES}; give "
+                "a run config"
             )
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:

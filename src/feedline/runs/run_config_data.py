@@ -2,35 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any
+import math
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from feedline.errors import InvalidValueError
 from feedline.feed.gathering import chunking_of
 from feedline.plan import (
+    Bucket,
+    BucketPlan,
+    Chunking,
+    CostBatch,
     EqualChunks,
     Mixture,
     Order,
     Phase,
+    Plan,
     SamplePlan,
     Sequential,
     Shuffled,
     WindowPlan,
 )
 from feedline.plan.permutation import MAX_SIZE
-from feedline.runs.run_config_buckets import read_buckets, read_lengths
+from feedline.plan.seeds import Seed
 from feedline.runs.run_config_keys import Keys, named
-from feedline.runs.run_config_parts import (
-    PlannedData,
-    Settings,
-    SourceInfo,
-    path_of,
-    sources_of,
-)
 from feedline.store import FolderStore
 
-__all__ = ["DATA_KINDS", "read_data"]
+__all__ = ["DATA_KINDS", "PlannedData", "Settings", "SourceInfo", "read_data", "sources_from"]
 
 # Each kind of data, and the keys that go with it.
 DATA_KINDS: dict[str, tuple[str, ...]] = {
@@ -43,6 +47,51 @@ DATA_KINDS: dict[str, tuple[str, ...]] = {
 }
 _COMPANIONS = dict.fromkeys(key for keys in DATA_KINDS.values() for key in keys)
 _ALL_KEYS = (*DATA_KINDS, *_COMPANIONS, "bytes_per_sample")
+
+
+class SourceInfo(NamedTuple):
+    """A part of the data that has a name: its indices are `first_index` and those after it."""
+
+    name: str
+    num_samples: int
+    first_index: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What stands beside `data` in a config."""
+
+    seed: Seed
+    tail: str
+    shuffle: bool
+    batch_size: int | None
+    folder: Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedData:
+    """The plan for some data, and what is known of it."""
+
+    kind: str
+    plan: Plan
+    sources: tuple[SourceInfo, ...]
+    store: FolderStore | None = None
+    bytes_per_sample: int | None = None
+    token_budget: int | None = None
+
+
+def sources_from(sizes: Iterable[tuple[str, int]]) -> tuple[SourceInfo, ...]:
+    """Return sources of these names and sizes, one after another.
+
+    Examples:
+        >>> sources_from([("web", 10), ("books", 5)])[1]
+        SourceInfo(name='books', num_samples=5, first_index=10)
+    """
+    sources, first = [], 0
+    for name, num_samples in sizes:
+        sources.append(SourceInfo(name, num_samples, first))
+        first += num_samples
+    return tuple(sources)
 
 
 def read_data(data: Any, settings: Settings) -> PlannedData:
@@ -65,60 +114,119 @@ def _read_samples(keys: Keys, settings: Settings) -> PlannedData:
     if settings.shuffle:
         order = Shuffled(num_samples=num_samples, seed=settings.seed)
     plan = SamplePlan(order=order, tail=settings.tail)
-    return PlannedData(kind="samples", plan=plan, sources=(SourceInfo("data", num_samples, 0),))
+    return PlannedData(kind="samples", plan=plan, sources=sources_from([("data", num_samples)]))
 
 
 def _read_mixture(keys: Keys, settings: Settings) -> PlannedData:
     listed = keys.sections("mixture", ("name", "samples", "weight"))
-    sources = sources_of(listed)
-    weights = [source.weight("weight", 1.0) for source in listed]
-    phases = [_phase_of(phase, sources) for phase in _phase_sections(keys)]
-    temperature = keys.positive("temperature", 1.0)
-    epoch_size = keys.optional_integer("epoch_size", 1)
-    is_stopping = keys.flag("stop", False)
+    sources = _named_sources(listed)
+    options: dict[str, Any] = {
+        "weights": [source.weight("weight", 1.0) for source in listed],
+        "phases": list(_phases_of(keys, tuple(source.name for source in sources))),
+        "temperature": keys.positive("temperature", 1.0),
+        "epoch_size": keys.optional_integer("epoch_size", 1),
+        "strategy": "stop" if keys.flag("stop", False) else "repeat",
+    }
     with named("data.mixture"):
         mixture = Mixture(
             sizes=[source.num_samples for source in sources],
-            weights=weights,
-            temperature=temperature,
-            epoch_size=epoch_size,
-            strategy="stop" if is_stopping else "repeat",
-            phases=phases,
             shuffle=settings.shuffle,
             seed=settings.seed,
+            **options,
         )
     plan = SamplePlan(order=mixture, tail=settings.tail)
     return PlannedData(kind="mixture", plan=plan, sources=sources)
 
 
-def _phase_sections(keys: Keys) -> list[Keys]:
-    if "phases" not in keys:
-        return []
-    return keys.sections("phases", ("weights", "epoch", "position", "temperature"))
+def _phases_of(keys: Keys, names: tuple[str, ...]) -> Iterable[Phase]:
+    known = ("weights", "epoch", "position", "temperature")
+    for phase in keys.sections("phases", known) if "phases" in keys else []:
+        options: dict[str, Any] = {
+            "weights": phase.weights("weights", names),
+            "position": phase.integer("position", 0, 0),
+            "epoch": phase.integer("epoch", 0, 0),
+            "temperature": phase.positive("temperature", 1.0),
+        }
+        with named(phase.path):
+            yield Phase(**options)
 
 
-def _phase_of(keys: Keys, sources: tuple[SourceInfo, ...]) -> Phase:
-    names = tuple(source.name for source in sources)
-    given = keys.needed("weights")
-    if isinstance(given, Mapping):
-        by_name = Keys(keys.at("weights"), given, names)
-        weights = [by_name.weight(name, 0.0) for name in names]
-    else:
-        weights = keys.weights("weights")
-    position = keys.integer("position", 0, 0)
-    epoch = keys.integer("epoch", 0, 0)
-    temperature = keys.positive("temperature", 1.0)
-    with named(keys.path):
-        return Phase(weights=weights, epoch=epoch, position=position, temperature=temperature)
+def _read_buckets(keys: Keys, settings: Settings) -> PlannedData:
+    """Return the plan for buckets whose sizes are given; nothing is listed."""
+    listed = keys.sections("buckets", ("name", "samples", "batch_size"))
+    sources = _named_sources(listed)
+    sizes = [bucket.optional_integer("batch_size", 1, 2**31) for bucket in listed]
+    options: dict[str, Any] = {}
+    if any(size is not None for size in sizes):
+        if settings.batch_size is None:
+            raise InvalidValueError("batch_size is missing; add it to the config")
+        together = settings.batch_size
+        options["rule"] = CostBatch([_cost_of(together, size or together) for size in sizes])
+    with named("data.buckets"):
+        buckets = [Bucket(name, range(first, first + size)) for name, size, first in sources]
+        plan = _bucket_plan(keys, settings, buckets=buckets, **options)
+    return PlannedData(kind="buckets", plan=plan, sources=sources)
+
+
+def _cost_of(batch_size: int, wanted: int) -> float:
+    """Return the cost at which a bucket gets `wanted` samples where others get `batch_size`."""
+    cost = batch_size / wanted
+    if math.floor(batch_size / Fraction(cost)) < wanted:
+        cost = math.nextafter(cost, 0)
+    return cost
+
+
+def _read_lengths(keys: Keys, settings: Settings) -> PlannedData:
+    """Return the plan for buckets of samples whose lengths are in a file."""
+    path = _path_of(keys, "lengths", settings.folder)
+    budget = keys.optional_integer("token_budget", 1, 2**31)
+    edges = keys.entries("edges") if "edges" in keys else None
+    num_buckets = keys.optional_integer("num_buckets", 1)
+    if edges is not None and not all(type(edge) is int for edge in edges):
+        raise InvalidValueError("data.edges must be a list of integers that grows")
+    lengths = _load_lengths(path)
+    batch_by = "samples" if budget is None else "tokens"
+    with named("data.lengths"):
+        cut = BucketPlan.from_lengths(
+            lengths, edges=edges, num_buckets=num_buckets, batch_by=batch_by
+        )
+        plan = _bucket_plan(keys, settings, buckets=cut.buckets, rule=cut.rule)
+    sources = sources_from([(path.stem, len(lengths))])
+    return PlannedData(kind="lengths", plan=plan, sources=sources, token_budget=budget)
+
+
+def _load_lengths(path: Path) -> Any:
+    try:
+        lengths = np.load(path, mmap_mode="r", allow_pickle=False)
+    except FileNotFoundError:
+        raise InvalidValueError(
+            f"data.lengths: {path}: there is no such file; give a .npy file of lengths"
+        ) from None
+    except (OSError, ValueError, EOFError) as error:
+        raise InvalidValueError(f"data.lengths: {path}: cannot be read ({error!s:.200})") from None
+    if not isinstance(lengths, np.ndarray):
+        raise InvalidValueError(f"data.lengths: {path}: must be a .npy file with one array")
+    return lengths
+
+
+def _bucket_plan(keys: Keys, settings: Settings, **options: Any) -> BucketPlan:
+    return BucketPlan(
+        mode=keys.choice("mode", ("sequential", "interleaved")),
+        shuffle_buckets=settings.shuffle,
+        shuffle_within=settings.shuffle,
+        tail=settings.tail,
+        seed=settings.seed,
+        **options,
+    )
 
 
 def _read_folder(keys: Keys, settings: Settings) -> PlannedData:
-    path = path_of(keys, "folder", settings.folder)
+    path = _path_of(keys, "folder", settings.folder)
     store = FolderStore(path)
     with named("data.folder"):
         plan = _window_plan(keys, settings, chunking_of(store))
         num_bytes = sum(column.row_bytes for column in store.columns.values())
-    sources = (SourceInfo(path.resolve().name, store.num_samples, 0),)
+    sources = sources_from([(path.resolve().name, store.num_samples)])
     return PlannedData(
         kind="folder", plan=plan, sources=sources, store=store, bytes_per_sample=num_bytes
     )
@@ -127,15 +235,13 @@ def _read_folder(keys: Keys, settings: Settings) -> PlannedData:
 def _read_chunks(keys: Keys, settings: Settings) -> PlannedData:
     inner = Keys("data.chunks", keys.needed("chunks"), ("num_chunks", "chunk_size", "preload"))
     chunk_size = inner.integer("chunk_size", 1, high=MAX_SIZE)
-    num_chunks = inner.integer("num_chunks", 1, high=MAX_SIZE // chunk_size)
-    chunks = EqualChunks(num_samples=num_chunks * chunk_size, chunk_size=chunk_size)
+    num_samples = inner.integer("num_chunks", 1, high=MAX_SIZE // chunk_size) * chunk_size
+    chunks = EqualChunks(num_samples=num_samples, chunk_size=chunk_size)
     plan = _window_plan(inner, settings, chunks)
-    return PlannedData(
-        kind="chunks", plan=plan, sources=(SourceInfo("data", chunks.num_samples, 0),)
-    )
+    return PlannedData(kind="chunks", plan=plan, sources=sources_from([("data", num_samples)]))
 
 
-def _window_plan(keys: Keys, settings: Settings, chunks: Any) -> WindowPlan:
+def _window_plan(keys: Keys, settings: Settings, chunks: Chunking) -> WindowPlan:
     return WindowPlan(
         chunks=chunks,
         preload=keys.integer("preload", 1, 1, high=MAX_SIZE),
@@ -145,11 +251,32 @@ def _window_plan(keys: Keys, settings: Settings, chunks: Any) -> WindowPlan:
     )
 
 
+def _named_sources(listed: list[Keys]) -> tuple[SourceInfo, ...]:
+    """Return the sources that a list names, each by a name of its own."""
+    sizes: dict[str, int] = {}
+    for keys in listed:
+        name, num_samples = keys.text("name"), keys.integer("samples", 0, high=MAX_SIZE)
+        if name in sizes:
+            raise InvalidValueError(f"{keys.at('name')}={name!r:.80} comes twice; rename one")
+        sizes[name] = num_samples
+    return sources_from(sizes.items())
+
+
+def _path_of(keys: Keys, key: str, folder: Path) -> Path:
+    """Return a path of the config, relative to the config's folder and inside it, or absolute."""
+    given = Path(keys.text(key))
+    if not given.is_absolute() and os.path.normpath(given).split(os.sep)[0] == os.pardir:
+        raise InvalidValueError(
+            f"{keys.at(key)}={str(given)!r} must not lead out of {folder}; give an absolute path"
+        )
+    return folder / given
+
+
 _READERS = {
     "samples": _read_samples,
     "mixture": _read_mixture,
-    "buckets": read_buckets,
-    "lengths": read_lengths,
+    "buckets": _read_buckets,
+    "lengths": _read_lengths,
     "folder": _read_folder,
     "chunks": _read_chunks,
 }

@@ -19,8 +19,6 @@ from feedline.errors import (
 
 __all__ = ["Keys", "named"]
 
-_INTEGER_REMEDY = "write it in full, such as 1_000_000"
-
 
 @dataclass(frozen=True)
 class Keys:
@@ -30,7 +28,7 @@ class Keys:
         >>> keys = Keys("data", {"sampels": 5}, ("samples", "folder"))
         Traceback (most recent call last):
             ...
-        feedline.errors.InvalidValueError: data.sampels is no key; did you mean data.samples?
+        feedline.errors.InvalidValueError: data.sampels is not a key; did you mean data.samples?
     """
 
     path: str
@@ -38,20 +36,19 @@ class Keys:
     known: tuple[str, ...]
 
     def __post_init__(self) -> None:
+        listed = ", ".join(self.known)
         if not isinstance(self.values, Mapping):
             raise InvalidValueError(
-                f"{self.path or 'the config'} must be a mapping with the keys "
-                f"{', '.join(self.known)}, not {_kind_of(self.values)}"
+                f"{self.path or 'the config'} must be a mapping with the keys {listed}, not "
+                f"{_kind_of(self.values)}"
             )
         for key in self.values:
             if key not in self.known:
-                raise InvalidValueError(f"{self.at(key)} is no key; {self._hint(key)}")
-
-    def _hint(self, key: Any) -> str:
-        near = difflib.get_close_matches(str(key)[:80], self.known, n=1, cutoff=0.5)
-        if near:
-            return f"did you mean {self.at(near[0])}?"
-        return f"the keys here are {', '.join(self.known)}"
+                near = difflib.get_close_matches(str(key)[:80], self.known, n=1, cutoff=0.5)
+                hint = (
+                    f"did you mean {self.at(near[0])}?" if near else f"the keys here are {listed}"
+                )
+                raise InvalidValueError(f"{self.at(key)} is not a key; {hint}")
 
     def at(self, key: Any) -> str:
         """Return the path of a key."""
@@ -68,12 +65,24 @@ class Keys:
             raise InvalidValueError(f"{self.at(key)} is missing; add it to the config")
         return self.values[key]
 
+    def scalar(self, key: str, default: Any = None) -> Any:
+        """Return a single value; without a default the key must be there."""
+        value = self.values.get(key)
+        if value is None:
+            value = self.needed(key) if default is None else default
+        # Never shown in full: a few aliases in YAML can make it longer than memory.
+        if isinstance(value, Mapping | list | set | tuple):
+            raise InvalidValueError(f"{self.at(key)} must be one value, not {_kind_of(value)}")
+        return value
+
     def integer(
         self, key: str, low: int, default: int | None = None, high: int | None = None
     ) -> int:
-        """Return an integer in `[low, high]`; without a default the key must be there."""
-        value = self._scalar(key, default)
-        return check_integer(self.at(key), value, low, high, remedy=_remedy_for(value))
+        """Return an integer in `[low, high]`."""
+        value = self.scalar(key, default)
+        # YAML reads 1e12 as text and 1.0e+12 as a number with a point.
+        remedy = "write it in full, such as 1_000_000" if isinstance(value, str | float) else ""
+        return check_integer(self.at(key), value, low, high, remedy=remedy)
 
     def optional_integer(self, key: str, low: int, high: int | None = None) -> int | None:
         """Return an integer in `[low, high]`, or None where the key is not there."""
@@ -81,31 +90,35 @@ class Keys:
 
     def weight(self, key: str, default: float) -> float:
         """Return a number of at least 0."""
-        return _check_weight(self.at(key), self._scalar(key, default))
+        return _check_weight(self.at(key), self.scalar(key, default))
 
-    def weights(self, key: str) -> list[float]:
-        """Return a list of numbers of at least 0."""
+    def weights(self, key: str, names: tuple[str, ...]) -> list[float]:
+        """Return numbers of at least 0: a list, or by name, where what is not named is 0."""
+        given = self.needed(key)
+        if isinstance(given, Mapping):
+            by_name = Keys(self.at(key), given, names)
+            return [by_name.weight(name, 0.0) for name in names]
         listed = enumerate(self.entries(key))
         return [_check_weight(f"{self.at(key)}[{number}]", value) for number, value in listed]
 
     def positive(self, key: str, default: float) -> float:
         """Return a number above 0."""
-        return check_positive(self.at(key), self._scalar(key, default))
+        return check_positive(self.at(key), self.scalar(key, default))
 
     def flag(self, key: str, default: bool) -> bool:
         """Return true or false."""
-        value = self._scalar(key, default)
+        value = self.scalar(key, default)
         if not isinstance(value, bool):
             raise InvalidValueError(f"{self.at(key)}={value!r:.80} must be true or false")
         return value
 
-    def choice(self, key: str, choices: tuple[str, ...], default: str) -> str:
-        """Return one of `choices`."""
-        return check_choice(self.at(key), self._scalar(key, default), choices)
+    def choice(self, key: str, choices: tuple[str, ...]) -> str:
+        """Return one of `choices`, by default the first."""
+        return check_choice(self.at(key), self.scalar(key, choices[0]), choices)
 
-    def text(self, key: str, default: str | None = None) -> str:
+    def text(self, key: str) -> str:
         """Return a text that is not empty."""
-        value = self._scalar(key, default)
+        value = self.scalar(key)
         if not isinstance(value, str) or not value:
             raise InvalidValueError(f"{self.at(key)}={value!r:.80} must be a text, not empty")
         return value
@@ -121,19 +134,8 @@ class Keys:
 
     def sections(self, key: str, known: tuple[str, ...]) -> list[Keys]:
         """Return the mappings of a list."""
-        return [
-            Keys(f"{self.at(key)}[{number}]", value, known)
-            for number, value in enumerate(self.entries(key))
-        ]
-
-    def _scalar(self, key: str, default: Any) -> Any:
-        value = self.values.get(key)
-        if value is None:
-            value = self.needed(key) if default is None else default
-        # Never shown in full: a few aliases in YAML can make it longer than memory.
-        if isinstance(value, Mapping | list | set | tuple):
-            raise InvalidValueError(f"{self.at(key)} must be one value, not {_kind_of(value)}")
-        return value
+        listed = enumerate(self.entries(key))
+        return [Keys(f"{self.at(key)}[{number}]", value, known) for number, value in listed]
 
 
 @contextmanager
@@ -153,16 +155,9 @@ def _check_weight(name: str, value: Any) -> float:
     return number
 
 
-def _remedy_for(value: Any) -> str:
-    # YAML reads 1e12 as text and 1.0e+12 as a number with a point.
-    return _INTEGER_REMEDY if isinstance(value, str | float) else ""
-
-
 def _kind_of(value: Any) -> str:
-    if value is None:
-        return "nothing"
     if isinstance(value, Mapping):
         return "a mapping"
     if isinstance(value, list):
         return "a list" if value else "an empty list"
-    return f"{value!r:.80}"
+    return "nothing" if value is None else f"{value!r:.80}"

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from feedline.errors import InvalidValueError, check_integer
-from feedline.plan import BucketPlan, Cursor, PastSegment, Replay, SamplePlan
+from feedline.plan import Cursor, PastSegment, Replay
 from feedline.runs.run_config import RunConfig
-from feedline.runs.run_steps import find_step
 
 __all__ = [
     "PlacedSample",
@@ -86,7 +86,7 @@ def samples_of_step(
     if cursor is not None:
         epoch = cursor.epoch
     if epoch is None:
-        epoch, step = find_step(config, step)
+        epoch, step = config.find_step(step)
     replay = _replay(config, epoch, cursor)
     num_steps = -(-replay.num_batches // config.grad_acc_steps)
     step = check_integer(
@@ -127,15 +127,15 @@ def times_of_sample(
     found = []
     for number in range(config.epochs) if epoch is None else [epoch]:
         replay = _replay(config, number, cursor)
-        for consumed in replay.find(index):
+        for _, batch, rank, slot, is_real in replay.find(index):
             time = TimeOfSample(
                 epoch=number,
-                step=consumed.batch // config.grad_acc_steps,
-                batch=consumed.batch,
-                rank=consumed.rank,
-                ranks=replay.world_size_at(consumed.batch),
-                slot=consumed.slot,
-                is_real=consumed.is_real,
+                step=batch // config.grad_acc_steps,
+                batch=batch,
+                rank=rank,
+                ranks=replay.world_size_at(batch),
+                slot=slot,
+                is_real=is_real,
             )
             found.append(time)
     return found
@@ -155,10 +155,10 @@ def _replay(config: RunConfig, epoch: int, cursor: Cursor | None) -> Replay:
 def _in_batches(config: RunConfig, history: tuple[PastSegment, ...]) -> tuple[PastSegment, ...]:
     """Return a history of single samples, as torch samplers count them, in the run's batches.
 
-    Ranks take every `world_size`-th position, so batches of any size give a rank the same samples.
+    Of a plan whose batch size only cuts a rank's samples, both histories mean the same.
     """
     size = config.batch_size
-    if not isinstance(config.plan, SamplePlan):
+    if not config.plan.ignores_batch_size:
         return history
     return tuple(
         PastSegment(past.world_size, size, past.num_batches // size)
@@ -170,15 +170,11 @@ def _in_batches(config: RunConfig, history: tuple[PastSegment, ...]) -> tuple[Pa
 
 def _batch(config: RunConfig, replay: Replay, rank: int, number: int) -> list[PlacedSample]:
     batch = replay.batch(rank=rank, number=number)
-    plan = config.plan
-    bucket = None
-    if isinstance(plan, BucketPlan) and batch.bucket is not None:
-        bucket = str(plan.buckets[batch.bucket].key)
+    bucket = None if batch.bucket is None else str(config.plan.buckets[batch.bucket].key)
     entries = zip(batch.indices.tolist(), batch.is_real.tolist(), strict=True)
     placed = []
     for slot, (index, is_real) in enumerate(entries):
         source, source_index = config.source_of(index)
-        chunk, row, file = place_of(config, index)
         sample = PlacedSample(
             batch=number,
             slot=slot,
@@ -187,21 +183,18 @@ def _batch(config: RunConfig, replay: Replay, rank: int, number: int) -> list[Pl
             source=source.name,
             source_index=source_index,
             bucket=bucket,
-            chunk=chunk,
-            row=row,
-            file=file,
+            **place_of(config, index),
         )
         placed.append(sample)
     return placed
 
 
-def place_of(config: RunConfig, index: int) -> tuple[int | None, int | None, str | None]:
+def place_of(config: RunConfig, index: int) -> dict[str, Any]:
     """Return the chunk of a sample, its row in there and the file; None where there is none."""
     if config.chunks is None:
-        return None, None, None
-    chunks, rows = config.chunks.rows_of(np.array([index], dtype=np.int64))
-    chunk, row = int(chunks[0]), int(rows[0])
-    if config.store is None:
-        return chunk, row, None
-    file, _, _ = config.store.describe_row(chunk, row).rpartition(", row ")
-    return chunk, row, file
+        return {"chunk": None, "row": None, "file": None}
+    chunk, row = (int(found[0]) for found in config.chunks.rows_of(np.array([index])))
+    file = None
+    if config.store is not None:
+        file, _, _ = config.store.describe_row(chunk, row).rpartition(", row ")
+    return {"chunk": chunk, "row": row, "file": file}

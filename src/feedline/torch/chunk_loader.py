@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from numpy.typing import NDArray
 
-from feedline.chunks import DistributedSampler
-from feedline.errors import check_choice, check_integer, check_positive
+from feedline.errors import check_choice, check_integer
+from feedline.feed import ChunkBatch
 from feedline.feed import ChunkLoader as PlainLoader
 from feedline.store.matrix import MatrixStore
 from feedline.torch.chunk_workers import RequestsInWorkers
@@ -33,7 +32,7 @@ class ChunkTensors(NamedTuple):
     rows: torch.Tensor
 
 
-class ChunkLoader:
+class ChunkLoader(PlainLoader):
     """`feedline.feed.ChunkLoader` with tensors, and with worker processes where they help.
 
     A request goes to a worker whole, and its rows come back in shared memory, where they are cut
@@ -50,9 +49,8 @@ class ChunkLoader:
         persistent_workers: Whether workers stay from one epoch to the next.
         pin_memory: Whether batches are copied to memory that a GPU reads directly.
         multiprocessing_context: How workers are started, as for torch's DataLoader.
-        desync_guard: Compare the ranks before each pass, where those of the sampler come from
-            torch.
-        desync_timeout: How many seconds the guard waits for the other ranks.
+        options: `num_replicas`, `rank`, `peers`, `log`, `desync_guard` and `desync_timeout`, as for
+            `feedline.feed.ChunkLoader`.
 
     Examples:
         >>> from feedline.chunks import RandomSampler
@@ -74,11 +72,8 @@ class ChunkLoader:
         persistent_workers: bool = False,
         pin_memory: bool = False,
         multiprocessing_context: Any = None,
-        desync_guard: bool = True,
-        desync_timeout: float = 60.0,
+        **options: Any,
     ) -> None:
-        self._desync_guard = desync_guard
-        self._desync_timeout = check_positive("desync_timeout", desync_timeout)
         self.output = check_choice("output", output, OUTPUTS)
         self.num_workers = check_integer("num_workers", num_workers, 0)
         self.pin_memory = bool(pin_memory)
@@ -91,101 +86,30 @@ class ChunkLoader:
                 persistent_workers=bool(persistent_workers),
                 context=multiprocessing_context,
             )
-        self._loader = PlainLoader(store, sampler, num_ahead=num_ahead, reader=reader)
+        adapter = _Tensors(self.output, self.pin_memory)
+        super().__init__(
+            store, sampler, output=adapter, num_ahead=num_ahead, reader=reader, **options
+        )
 
-    @property
-    def store(self) -> MatrixStore:
-        """The matrix."""
-        return self._loader.store
 
-    @property
-    def sampler(self) -> Any:
-        """The sampler."""
-        return self._loader.sampler
+@dataclass(frozen=True)
+class _Tensors:
+    """Makes tensors of a batch."""
 
-    @property
-    def n_obs(self) -> int:
-        """The number of rows."""
-        return self._loader.n_obs
+    output: str
+    pin_memory: bool
 
-    def __len__(self) -> int:
-        """The number of batches of a whole epoch."""
-        return len(self._loader)
-
-    def num_batches_left(self) -> int:
-        """Return how many batches the next pass has."""
-        return self._loader.num_batches_left()
-
-    @property
-    def tracks_ids(self) -> bool:
-        """Whether batches are compared with the plan as they are handed out."""
-        return self._loader.tracks_ids
-
-    @tracks_ids.setter
-    def tracks_ids(self, wanted: bool) -> None:
-        self._loader.tracks_ids = wanted
-
-    def agrees_with_plan(self) -> bool:
-        """Return whether the batches of this pass were those of the plan; see `tracks_ids`."""
-        return self._loader.agrees_with_plan()
-
-    def latest_ids(self) -> NDArray[np.int64]:
-        """Return the numbers of the rows of the batch that was handed out last."""
-        return self._loader.latest_ids()
-
-    @property
-    def epoch(self) -> int:
-        """The epoch that the sampler is in."""
-        return self._loader.epoch
-
-    def set_epoch(self, epoch: int) -> None:
-        """Go to the beginning of `epoch`; the epoch that the sampler is in is not restarted."""
-        self._loader.set_epoch(epoch)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return where the training loop is: the batches that it has received."""
-        return self._loader.state_dict()
-
-    def state_before(self, num_batches: int) -> dict[str, Any]:
-        """Return where the training loop was before the latest batches that it received."""
-        return self._loader.state_before(num_batches)
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where a state was saved, with any number of workers and of ranks."""
-        self._loader.load_state_dict(state)
-
-    def _compare_ranks(self) -> None:
-        """Raise on every rank if they would not read parts of the same whole."""
-        sampler = self.sampler
-        is_shared = isinstance(sampler, DistributedSampler) and sampler.dist_info == "torch"
-        if not is_shared or not self._desync_guard:
-            return
-        record = {
-            "store": self.store.fingerprint,
-            "sampler": sampler.describe(self.n_obs),
-            "state": sampler.state_dict(),
-        }
-        compare_ranks(dist.group.WORLD, record, timeout=self._desync_timeout)
-
-    def __iter__(self) -> Iterator[ChunkTensors]:
-        self._compare_ranks()
-        for matrix, obs, rows in self._loader:
-            yield self._pinned(
-                ChunkTensors(
-                    _tensor_of(matrix, self.output),
-                    {name: _values(values) for name, values in obs.items()},
-                    torch.from_numpy(rows),
-                )
-            )
-
-    def _pinned(self, batch: ChunkTensors) -> ChunkTensors:
+    def __call__(self, batch: ChunkBatch) -> ChunkTensors:
+        matrix = _tensor_of(batch.X, self.output)
+        obs = {name: _values(values) for name, values in batch.obs.items()}
+        rows = torch.from_numpy(batch.rows)
         if not self.pin_memory:
-            return batch
-        obs = {
+            return ChunkTensors(matrix, obs, rows)
+        pinned = {
             name: values.pin_memory() if isinstance(values, torch.Tensor) else values
-            for name, values in batch.obs.items()
+            for name, values in obs.items()
         }
-        return ChunkTensors(batch.X.pin_memory(), obs, batch.rows.pin_memory())
+        return ChunkTensors(matrix.pin_memory(), pinned, rows.pin_memory())
 
 
 def _tensor_of(matrix: Any, output: str) -> torch.Tensor:

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Dataset
 
+from feedline.errors import InvalidValueError
 from feedline.feed.chunk_loader import LoadedRequest
 from feedline.store.csr_store import csr_of_views
 from feedline.store.matrix import MatrixStore, rows_of_request
@@ -53,7 +54,14 @@ class RequestsInWorkers:
         self._requests.current = requests
         with born_shielded(self._loader):
             loaded = iter(self._loader)
-        yield from loaded
+        for request in loaded:
+            if self._loader.persistent_workers and self._requests.current is not requests:
+                # Workers that stay serve one pass at a time; these rows belong to the later one.
+                raise InvalidValueError(
+                    "this pass must not go on, because a later one has begun; with "
+                    "persistent_workers=True, use one iterator of a loader at a time"
+                )
+            yield request
 
 
 class _Requests:
@@ -64,6 +72,10 @@ class _Requests:
 
     def __iter__(self) -> Iterator[Request]:
         return self.current
+
+
+def _as_is(batch: Any) -> Any:
+    return batch
 
 
 class _Rows(Dataset[LoadedRequest]):
@@ -108,7 +120,3 @@ class _SentRows:
         values = slice(indptr[first], indptr[end])
         edges = indptr[first : end + 1] - indptr[first]
         return csr_of_views(data[values], indices[values], edges, self.shape[1])
-
-
-def _as_is(rows: Any) -> Any:
-    return rows

@@ -75,7 +75,9 @@ def batches_in_worker(
             gather_samples(store, chunking, indices, arrays)
             parts = [_split(arrays, sizes, store.columns, prefix) for prefix in prefixes]
             # Batches that share no memory: torch would send all that is shared with each.
-            return (arrange([_copied(part) for part in batch]) for batch in zip(*parts, strict=True))
+            return (
+                arrange([_copied(part) for part in batch]) for batch in zip(*parts, strict=True)
+            )
         arrays, shared = share_batches(regions, store.columns, sizes, prefixes)
         gather_samples(store, chunking, indices, arrays)
         return map(arrange, shared)

@@ -31,7 +31,7 @@ Item = TypeVar("Item")
 _TAILS = ("drop", "pad", "even", "exact")
 
 
-class DataLoader(PlannedLoader, TorchDataLoader[Item]):
+class DataLoader(PlannedLoader, TorchDataLoader[Item]):  # type: ignore[misc]
     """torch's DataLoader with a state that counts the batches it has delivered.
 
     It takes every argument of torch's loader. The state does not depend on workers or prefetching,

@@ -1,0 +1,332 @@
+"""The contract, which every loader of the project keeps; see `contract_loaders.KINDS`."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from contract_loaders import KINDS, NUM_SAMPLES, Kind, make_data
+from feedline.errors import EmptyEpochError
+from feedline.feed import Loader
+
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
+
+each_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS.keys())
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_data(tmp_path_factory.mktemp("contract") / "data")
+
+
+class Ranks:
+    """All ranks of a run of one kind of loader."""
+
+    def __init__(
+        self, kind: Kind, folder: Path, world_size: int, batch_size: int, **variant: Any
+    ) -> None:
+        self.kind = kind
+        self.loaders = [
+            kind.make(folder, world_size, rank, batch_size, **variant) for rank in range(world_size)
+        ]
+
+    def load(self, state: dict[str, Any] | None) -> None:
+        for loader in self.loaders:
+            if state is not None:
+                loader.load_state_dict(json.loads(json.dumps(state)))
+
+    def state(self) -> dict[str, Any]:
+        """The state, which is the same on every rank."""
+        states = [loader.state_dict() for loader in self.loaders]
+        assert all(state == states[0] for state in states)
+        return states[0]
+
+    def count_left(self) -> int:
+        """How many batches the next pass has, on every rank alike."""
+        counts = {loader.num_batches_left() for loader in self.loaders}
+        assert len(counts) == 1
+        return counts.pop()
+
+    def consume(self, num_batches: int | None = None, num_lost: int = 0) -> Counter[int]:
+        """Take batches on every rank, equally many; return the real samples in them.
+
+        A checkpoint is saved after these, and the batches after it are lost with the processes.
+        """
+        real: Counter[int] = Counter()
+        taken, self.saved = set(), []
+        for loader in self.loaders:
+            running = batches_of(self.kind, loader)
+            count = 0
+            for ids, is_real in islice(running, num_batches):
+                real.update(i for i, mark in zip(ids, is_real, strict=True) if mark)
+                count += 1
+            self.saved.append(loader.state_dict())
+            list(islice(running, num_lost))
+            taken.add(count)
+        assert len(taken) == 1, "ranks get equally many batches"
+        assert all(state == self.saved[0] for state in self.saved)
+        self.num_taken = taken.pop()
+        return real
+
+
+def batches_of(
+    kind: Kind, loader: Loader[Any], num_batches: int | None = None
+) -> Iterator[tuple[list[int], list[bool]]]:
+    """The samples of the batches of a pass, and which are real, compared with the records."""
+    for number, batch in enumerate(islice(loader, num_batches)):
+        record = loader.delivered
+        assert record is not None
+        assert record.number == number
+        assert record.ids is not None
+        ids = list(kind.ids_of(batch))
+        assert record.ids.tolist() == ids
+        is_real = [True] * len(ids) if record.is_real is None else record.is_real.tolist()
+        assert record.num_real == sum(is_real)
+        yield ids, is_real
+
+
+def ids_of(kind: Kind, loader: Loader[Any], num_batches: int | None = None) -> list[list[int]]:
+    return [ids for ids, _ in batches_of(kind, loader, num_batches)]
+
+
+def due(kind: Kind, folder: Path, epoch: int = 0) -> Counter[int]:
+    """What an epoch has for one rank with batches of one, which loses and pads nothing."""
+    ranks = Ranks(kind, folder, 1, 1)
+    ranks.loaders[0].set_epoch(epoch)
+    return ranks.consume()
+
+
+# Equal, and exactly once.
+
+
+@each_kind
+def test_a_loader_says_what_the_protocol_asks(kind: Kind, folder: Path) -> None:
+    loader = kind.make(folder, 3, 1, 4)
+    assert (loader.peers.rank, loader.peers.world_size) == (1, 3)
+    assert loader.batch_size == 4
+    assert loader.delivered is None
+    assert loader.epoch == 0
+    assert len(loader) == loader.num_batches_left()
+    assert set(loader.state_dict()) == {"epoch", "cursor"}
+    assert isinstance(loader.state_dict()["cursor"], str)
+    loader.close()
+
+
+@each_kind
+@pytest.mark.parametrize("world_size", [1, 2, 3, 5])
+def test_ranks_cover_every_sample_exactly_once_in_equally_many_batches(
+    kind: Kind, world_size: int, folder: Path
+) -> None:
+    whole = due(kind, folder)
+    assert kind.repeats or whole == Counter(range(NUM_SAMPLES))
+    for batch_size in kind.sizes:
+        ranks = Ranks(kind, folder, world_size, batch_size)
+        assert {len(loader) for loader in ranks.loaders} == {ranks.count_left()}
+        num_batches = len(ranks.loaders[0])
+        real = ranks.consume()
+        assert ranks.num_taken == num_batches
+        assert not real - whole, "nothing comes twice"
+        num_lost = sum((whole - real).values())
+        assert num_lost < world_size * batch_size if kind.drops else num_lost == 0
+
+
+@each_kind
+def test_records_know_how_many_samples_all_ranks_got(kind: Kind, folder: Path) -> None:
+    ranks = Ranks(kind, folder, 3, 4)
+    passes = [iter(loader) for loader in ranks.loaders]
+    for _ in range(len(ranks.loaders[0])):
+        for running in passes:
+            next(running)
+        records = [loader.delivered for loader in ranks.loaders]
+        total = sum(record.num_real or 0 for record in records if record is not None)
+        assert {r.num_real_of_all_ranks for r in records if r is not None} == {total}
+
+
+@each_kind
+def test_what_comes_does_not_depend_on_threads_or_workers(kind: Kind, folder: Path) -> None:
+    expected = None
+    for variant in kind.variants:
+        loader = kind.make(folder, 2, 1, 4, **variant)
+        found = [ids_of(kind, loader), ids_of(kind, loader)]
+        assert expected is None or found == expected
+        expected = found
+        loader.close()
+
+
+# Resuming.
+
+
+@each_kind
+def test_a_state_saved_after_any_batch_goes_on_at_the_next_one(kind: Kind, folder: Path) -> None:
+    loader = kind.make(folder, 2, 1, 4, **kind.variants[-1])
+    states = [loader.state_dict()]
+    whole = []
+    for batch in loader:
+        whole.append(list(kind.ids_of(batch)))
+        states.append(json.loads(json.dumps(loader.state_dict())))
+    following = ids_of(kind, loader)
+    loader.close()
+    for number, state in enumerate(states):
+        resumed = kind.make(folder, 2, 1, 4)
+        resumed.load_state_dict(state)
+        assert resumed.state_dict() == state
+        is_end = number == len(whole)
+        expected = following if is_end else whole[number:]
+        assert resumed.num_batches_left() == len(expected)
+        assert len(resumed) == len(whole)
+        assert ids_of(kind, resumed) == expected
+        assert resumed.epoch == (1 if is_end else 0)
+
+
+@each_kind
+def test_the_state_counts_what_the_loop_received_and_not_what_was_read_ahead(
+    kind: Kind, folder: Path
+) -> None:
+    plain = kind.make(folder, 2, 0, 4)
+    expected = [plain.state_dict()]
+    expected += [plain.state_dict() for _ in plain]
+    for variant in kind.variants:
+        loader = kind.make(folder, 2, 0, 4, **variant)
+        running = iter(loader)
+        for number, state in enumerate(expected):
+            assert loader.state_dict() == state
+            for back in range(min(number, 3) + 1):
+                assert loader.state_before(back) == expected[number - back]
+            next(running, None)
+        loader.close()
+
+
+@each_kind
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_killed_and_resized_runs_consume_every_sample_once(
+    kind: Kind, folder: Path, data: st.DataObject
+) -> None:
+    epoch = data.draw(st.integers(0, 2))
+    whole = due(kind, folder, epoch)
+    real: Counter[int] = Counter()
+    ranks = Ranks(kind, folder, 1, 1)
+    ranks.loaders[0].set_epoch(epoch)
+    state = ranks.state()
+    for _ in range(data.draw(st.integers(0, 4))):
+        sizes = data.draw(st.integers(1, 4)), data.draw(st.sampled_from(kind.sizes))
+        ranks = Ranks(kind, folder, *sizes)
+        ranks.load(state)
+        if is_over(ranks, epoch):
+            break
+        num_left = ranks.count_left()
+        num_batches = data.draw(st.integers(1, 3))
+        real += ranks.consume(num_batches, num_lost=data.draw(st.integers(0, 2)))
+        assert ranks.num_taken == min(num_batches, num_left)
+        state = ranks.saved[0]
+    ranks = Ranks(kind, folder, 1, 1)
+    ranks.load(state)
+    if not is_over(ranks, epoch):
+        real += ranks.consume()
+    assert not real - whole, "nothing comes twice"
+    assert kind.drops or real == whole, "nothing is lost"
+    assert {loader.epoch for loader in ranks.loaders} == {epoch}
+
+
+def is_over(ranks: Ranks, epoch: int) -> bool:
+    """Whether the epoch has ended, so that the next pass is that of another one."""
+    probe = ranks.loaders[0]
+    state = probe.state_dict()
+    next(iter(probe), None)
+    has_moved = probe.epoch != epoch
+    probe.load_state_dict(state)
+    return has_moved
+
+
+# Epochs.
+
+
+@each_kind
+def test_the_next_pass_after_the_last_batch_is_the_next_epoch(kind: Kind, folder: Path) -> None:
+    loader = kind.make(folder, 2, 0, 4)
+    first = ids_of(kind, loader)
+    state = loader.state_dict()
+    assert (loader.epoch, state["epoch"]) == (0, 0)
+    loader.set_epoch(0)
+    assert loader.state_dict() == state, "the epoch that it is in does not move it"
+    second = ids_of(kind, loader)
+    assert loader.epoch == 1
+    assert second != first
+    loader.set_epoch(0)
+    assert ids_of(kind, loader) == first
+    loader.set_epoch(7)
+    assert loader.state_dict()["epoch"] == 7
+    assert ids_of(kind, loader) not in (first, second)
+
+
+@each_kind
+def test_a_pass_that_is_broken_off_is_begun_again_whatever_was_read_ahead(
+    kind: Kind, folder: Path
+) -> None:
+    expected = ids_of(kind, kind.make(folder, 2, 0, 4))
+    for variant in kind.variants:
+        loader = kind.make(folder, 2, 0, 4, **variant)
+        for count in (1, 0, 3):
+            assert ids_of(kind, loader, count) == expected[:count]
+            assert loader.num_batches_left() == len(expected)
+        assert ids_of(kind, loader) == expected
+        assert loader.epoch == 0
+        loader.close()
+
+
+@each_kind
+def test_a_rest_that_makes_no_batch_ends_its_epoch_and_nothing_else(
+    kind: Kind, folder: Path
+) -> None:
+    """Near its end an epoch is resumed on so many ranks that its rest gives none a batch."""
+    ranks = Ranks(kind, folder, 1, 1)
+    num_batches = len(ranks.loaders[0])
+    ranks.consume(num_batches - 1)
+    state = ranks.state()
+    for sizes in [(4, max(kind.sizes)), (3, 1), (5, 2)]:
+        resized = Ranks(kind, folder, *sizes)
+        resized.load(state)
+        num_left = resized.count_left()
+        real = resized.consume()
+        assert resized.num_taken == num_left
+        assert {loader.epoch for loader in resized.loaders} == {0}
+        assert sum(real.values()) == (1 if num_left else 0)
+        assert num_left or kind.drops
+        following = Ranks(kind, folder, *sizes)
+        for loader in following.loaders:
+            loader.set_epoch(1)
+        assert resized.count_left() == following.count_left() == len(resized.loaders[0])
+        expected, found = following.consume(), resized.consume()
+        assert found == expected
+        assert {loader.epoch for loader in resized.loaders} == {1}
+
+
+@each_kind
+def test_a_finished_epoch_on_other_sizes_is_followed_by_the_next_one(
+    kind: Kind, folder: Path
+) -> None:
+    ranks = Ranks(kind, folder, 2, 2)
+    ranks.consume()
+    state = ranks.state()
+    resized = Ranks(kind, folder, 3, 4)
+    resized.load(state)
+    num_left = resized.count_left()
+    assert len(resized.loaders[0]) == len(kind.make(folder, 3, 0, 4))
+    resized.consume()
+    assert resized.num_taken == num_left
+
+
+@pytest.mark.parametrize("name", ["feed, dropping", "torch, dropping"])
+def test_an_epoch_without_a_batch_is_an_error(name: str, folder: Path) -> None:
+    loader = KINDS[name].make(folder, 2, 0, NUM_SAMPLES)
+    for use in (lambda: len(loader), loader.num_batches_left, lambda: next(iter(loader))):
+        with pytest.raises(EmptyEpochError, match="num_batches=0 must be at least 1"):
+            use()
