@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import hypothesis.strategies as st
@@ -11,7 +11,7 @@ from hypothesis import assume, given, settings
 
 from clock_loaders import Sized, Unsized, feed, torch_loader
 from feedline.errors import DesyncError
-from feedline.feed import Feed
+from feedline.feed import LoaderWrapper
 from feedline.steps import StepScheduler
 from thread_peers import ThreadPeers, on_ranks
 
@@ -108,51 +108,54 @@ def test_a_rank_at_another_step_is_found_although_the_run_stops(asker: int) -> N
     assert any(on_ranks(2, lambda peers: said_at(peers, steps, asker)))
 
 
-class Backwards:
-    """The batches of a sampler from the last to the first."""
-
-    drop_last = False
-
-    def __init__(self, inner: Any) -> None:
-        self._inner = inner
+class Leaky(LoaderWrapper):
+    """A loader whose iterator somebody else can reach."""
 
     def __iter__(self) -> Iterator[Any]:
-        return iter([*self._inner][::-1])
-
-    def __len__(self) -> int:
-        return len(self._inner)
+        self.batches = super().__iter__()
+        return self.batches
 
 
-class OfRankZero(Feed):
-    """A feed whose batches are those of another rank than it says."""
-
-    def __iter__(self) -> Any:
-        self.rank, rank = 0, self.rank
-        other = super().__iter__()
-        self.rank = rank
-        mine = super().__iter__()
-        mine._slabs = other._slabs
-        return mine
+TAKEN: dict[str, Callable[[Any], Any]] = {
+    "from the clock's iterator": lambda loader: next(loader.batches),
+    "from another one": lambda loader: next(iter(loader)),
+    "all of them": list,
+}
 
 
+@pytest.mark.parametrize("how", TAKEN)
 @pytest.mark.parametrize("kind", ["torch", "feed"])
-def test_a_rank_whose_samples_are_not_those_of_its_plan_is_named_on_all(kind: str) -> None:
+def test_a_rank_whose_batches_somebody_else_takes_is_named_on_all(kind: str, how: str) -> None:
     def run(peers: ThreadPeers) -> Any:
         sizes = {"rank": peers.rank, "world_size": 3}
-        loader: Any = torch_loader(**sizes) if kind == "torch" else feed(**sizes)
-        if kind == "torch" and peers.rank == 2:
-            # Somebody hands out other indices than the sampler.
-            object.__setattr__(loader, "batch_sampler", Backwards(loader.batch_sampler))
-        if kind == "feed" and peers.rank == 2:
-            loader.__class__ = OfRankZero
-        scheduler = make(peers, loader)
-        for _ in scheduler:
-            pass
-        return "ended"
+        loader = Leaky(torch_loader(**sizes) if kind == "torch" else feed(**sizes))
+        options: dict[str, Any] = {"num_epochs": 2, "preemption_signal": None, "peers": peers}
+        scheduler = StepScheduler(dataloader=loader, **options)
+        steps = []
+        try:
+            for _ in scheduler:
+                steps.append(scheduler.step)
+                if peers.rank == 2 and scheduler.step == 1:
+                    TAKEN[how](loader)
+        except DesyncError as error:
+            return steps, str(error)
+        return steps, "ended"
 
-    results = on_ranks(3, run)
-    assert all(isinstance(error, DesyncError) for error in results), results
-    assert all("rank 2 has received other samples than its plan says" in str(e) for e in results)
+    for steps, said in on_ranks(3, run):
+        assert steps == [0, 1]
+        assert "rank 2 has received other samples than its plan says" in said
+
+
+def test_a_loader_that_is_sent_to_a_checkpoint_before_its_clock_is_no_stranger() -> None:
+    loader = torch_loader()
+    scheduler = StepScheduler(dataloader=loader, num_epochs=2, preemption_signal=None)
+    state = scheduler.state_dict()
+    for _ in scheduler:
+        if scheduler.step == 2:
+            break
+    loader.load_state_dict(state["dataloader"])
+    scheduler.load_state_dict(state)
+    assert [scheduler.step for _ in scheduler] == [*range(8)]
 
 
 def test_ranks_that_ask_differently_and_leave_the_loop_stay_together() -> None:

@@ -1,4 +1,4 @@
-"""A config builds the clock of its room; the plain one refuses to stand for one of many ranks."""
+"""A config builds the one clock, which finds the ranks of its process group by itself."""
 
 from __future__ import annotations
 
@@ -26,6 +26,11 @@ except ValueError as error:
     print(error)
 dist.destroy_process_group()
 """
+
+
+def test_all_rooms_have_one_clock_and_one_config() -> None:
+    assert ours.StepScheduler is steps.StepScheduler
+    assert ours.StepSchedulerConfig is steps.StepSchedulerConfig
 
 
 def test_configs_build_the_clock_of_their_room() -> None:
@@ -59,7 +64,4 @@ def test_ranks_that_no_launcher_started_are_no_strangers(room: str, tmp_path: Pa
     for job in jobs:
         printed, errors = job.communicate(timeout=120)
         assert job.returncode == 0, errors
-        if room == "torch":
-            assert printed.split() == ["1", "6"]
-        else:
-            assert "torch.distributed.get_world_size()=2" in printed
+        assert printed.split() == ["1", "6"]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from clock_loaders import MAKERS, SizedPlaces, torch_loader
-from clock_runs import records_of, saved, scheduler_for
+from clock_runs import Silent, records_of, saved, scheduler_for
 from feedline.errors import CursorFormatError, FeedlineError, PlanMismatchError
 from feedline.steps import StepScheduler
 from feedline.torch import DataLoader, DistributedSampler
@@ -120,18 +120,22 @@ def test_a_foreign_loader_goes_on_in_batches_of_another_size(before: int, after:
 
 
 def test_a_plain_loader_in_mid_epoch_is_refused_on_other_ranks_or_in_other_batches() -> None:
-    first = StepScheduler(8, 2, 2, [[1]] * 8, num_epochs=3, preemption_signal=None)
+    def make(local: int, size: int) -> StepScheduler:
+        options: dict[str, Any] = {"num_epochs": 3, "preemption_signal": None}
+        return StepScheduler(8, local, size, [[1]] * 8, peers=Silent(size), **options)
+
+    first = make(2, 2)
     for _ in first:
         break
     state = saved(first)
     for local, size in ((2, 4), (4, 2), (8, 1)):
-        other = StepScheduler(8, local, size, [[1]] * 8, num_epochs=3, preemption_signal=None)
-        with pytest.raises(PlanMismatchError, match=r"dp_size=2 .*local_batch_size=2") as caught:
+        other = make(local, size)
+        with pytest.raises(PlanMismatchError, match="dp_size=2, local_batch_size=2") as caught:
             other.load_state_dict(state)
         assert caught.value.differences
         assert (other.step, other.epoch) == (0, 0), "an error leaves the clock as it was"
     list(first)
-    edge = StepScheduler(8, 8, 1, [[1]] * 8, num_epochs=3, preemption_signal=None)
+    edge = make(8, 1)
     edge.load_state_dict(saved(first))
     assert (edge.step, edge.epoch) == (4, 1), "between epochs nothing is in the way"
 

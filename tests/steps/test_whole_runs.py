@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 
 from clock_loaders import MAKERS, Sized, Unsized
-from clock_runs import Model, epochs_of, records_of, scheduler_for, steps_of
+from clock_runs import Model, Silent, epochs_of, records_of, scheduler_for, steps_of
 from feedline.steps import StepSchedulerConfig, _calculate_max_steps, _calculate_num_epochs
 
 NUM_BATCHES = 7
@@ -151,7 +151,8 @@ def test_a_configuration_builds_the_same_run() -> None:
     config = StepSchedulerConfig(
         global_batch_size=12, num_epochs=2, ckpt_every_steps=4, val_every_steps=3
     )
-    scheduler = config.build(Sized(7), dp_group_size=2, local_batch_size=2, preemption_signal=None)
+    options: dict[str, Any] = {"preemption_signal": None, "peers": Silent(2)}
+    scheduler = config.build(Sized(7), dp_group_size=2, local_batch_size=2, **options)
     model = Model(epochs=epochs_of(lambda: Sized(7), 2), grad_acc=3, ckpt_every=4, val_every=3)
     assert records_of(scheduler) == model.records()
     defaults = StepSchedulerConfig()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from clock_loaders import ids_of
-from feedline.steps import StepScheduler
+from feedline.steps import Alone, StepScheduler
 
 Record = dict[str, Any]
 State = dict[str, Any]
@@ -103,8 +103,19 @@ def steps_of(records: list[Record]) -> list[tuple[int, int, Any]]:
 
 
 def scheduler_for(loader: Any, *, grad_acc: int = 1, **options: Any) -> StepScheduler:
-    """A clock for one rank that hears no signals."""
-    return StepScheduler(grad_acc, 1, 1, loader, **{"preemption_signal": None, **options})
+    """A clock of steps of so many batches that hears no signals; the loader knows its sizes."""
+    local = getattr(loader, "batch_size", None) or 1
+    size = loader.peers.world_size if hasattr(loader, "peers") else 1
+    options = {"preemption_signal": None, "peers": Alone(), **options}
+    return StepScheduler(grad_acc * local * size, local, size, loader, **options)
+
+
+class Silent(Alone):
+    """One rank of several that it cannot talk to."""
+
+    def __init__(self, world_size: int, rank: int = 0) -> None:
+        self.world_size = world_size
+        self.rank = rank
 
 
 def saved(scheduler: StepScheduler) -> State:

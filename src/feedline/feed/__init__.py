@@ -9,6 +9,7 @@ from feedline.feed.blocks import BlocksAhead, picked_batches
 from feedline.feed.chunk_loader import ChunkBatch, ChunkLoader
 from feedline.feed.data_plan import DataPlan
 from feedline.feed.feed import FedBatch, Feed, FeedPass
+from feedline.feed.foreign import ForeignLoader, as_loader
 from feedline.feed.gathering import chunking_of, gather_samples
 from feedline.feed.guard import Guard
 from feedline.feed.loader import Delivered, Loader, PlannedBatch, PlannedLoader
@@ -29,6 +30,7 @@ __all__ = [
     "FedBatch",
     "Feed",
     "FeedPass",
+    "ForeignLoader",
     "FoundPeers",
     "Guard",
     "Loader",
@@ -41,6 +43,7 @@ __all__ = [
     "Reading",
     "Recorder",
     "Slab",
+    "as_loader",
     "as_peers",
     "chunking_of",
     "gather_samples",

@@ -202,8 +202,8 @@ def find_peers(process_group: Any | None = None) -> Peers:
             raise InvalidValueError(
                 f"{name}={size} says that {size} processes were launched, but no process group is "
                 "initialized, so each of them would get all samples; call "
-                "torch.distributed.init_process_group or jax.distributed.initialize first, or give "
-                "num_replicas and rank (1 and 0 if these processes do not train together)"
+                "torch.distributed.init_process_group or jax.distributed.initialize first, or pass "
+                "peers=Alone() if these processes do not train together"
             )
     return Alone()
 

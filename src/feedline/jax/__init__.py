@@ -1,4 +1,4 @@
-"""The clock of a run, for processes of JAX. Needs `pip install feedline[jax]`."""
+"""The processes of JAX, and the clock of a run. Needs `pip install feedline[jax]`."""
 
 try:
     import jax as _jax  # noqa: F401
@@ -9,6 +9,7 @@ except ModuleNotFoundError as error:
         "feedline.jax needs jax, which is not installed; install feedline[jax]", name="jax"
     ) from None
 
-from feedline.jax.step_scheduler import JaxPeers, StepScheduler, StepSchedulerConfig
+from feedline.jax.peers import JaxPeers
+from feedline.steps import StepScheduler, StepSchedulerConfig
 
 __all__ = ["JaxPeers", "StepScheduler", "StepSchedulerConfig"]

@@ -1,8 +1,8 @@
 """The run's clock: steps, epochs, what is due when, and when to stop."""
 
+from feedline.feed import Alone, Peers
 from feedline.steps.cadence import Cadence
 from feedline.steps.config import StepSchedulerConfig
-from feedline.steps.peers import Alone, Peers
 from feedline.steps.signal_handler import DistributedSignalHandler
 from feedline.steps.step_scheduler import (
     StepScheduler,

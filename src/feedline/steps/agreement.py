@@ -7,13 +7,18 @@ thing that any of them has to say, and names the rank that says it.
 
 from __future__ import annotations
 
+import logging
 import signal
+from collections.abc import Callable
 from typing import NamedTuple
 
 from feedline.errors import DesyncError
-from feedline.steps.peers import Peers
+from feedline.steps.deadline import Deadline
+from feedline.steps.signal_handler import DistributedSignalHandler
 
 __all__ = ["Agreement", "Verdict"]
+
+logger = logging.getLogger(__name__)
 
 _STEP_BITS, _SIGNAL_BITS, _RANK_BITS = 22, 7, 16
 _ASKED = 1 << _STEP_BITS
@@ -48,30 +53,44 @@ class Verdict(NamedTuple):
 
 
 class Agreement:
-    """Compares what the ranks have to say."""
+    """Compares what the ranks have to say, once for each step.
 
-    def __init__(self, peers: Peers) -> None:
-        self._peers = peers
+    Args:
+        handler: Knows the signals that this rank got, and its peers.
+        deadline: When this rank must have stopped.
+    """
+
+    def __init__(self, handler: DistributedSignalHandler, deadline: Deadline) -> None:
+        self._handler = handler
+        self._deadline = deadline
+        self._step = -1
+        #: Whether this rank asks all of them to stop.
+        self.is_asked = False
+        #: What the ranks agreed on at the latest step.
+        self.verdict = Verdict()
+
+    def reset(self) -> None:
+        """Forget what was agreed on."""
+        self.verdict, self._step = Verdict(), -1
 
     def reach(
-        self,
-        step: int,
-        epoch: int,
-        *,
-        is_last_batch: bool,
-        signal: int,
-        is_deadline: bool,
-        is_asked: bool,
-        has_diverged: bool,
+        self, step: int, epoch: int, *, is_last_batch: bool, has_diverged: Callable[[], bool]
     ) -> Verdict:
-        """Return what is most urgent on any rank, or raise `DesyncError` if they have parted."""
-        who = min(self._peers.rank + 1, _MAX_RANK)
+        """Return what is most urgent on any rank, or raise `DesyncError` if they have parted.
+
+        The first to ask at a step makes the ranks talk.
+        """
+        if self._step == step:
+            return self.verdict
+        self._step = step
+        peers, got = self._handler.peers, int(self._handler.received or 0)
+        who = min(peers.rank + 1, _MAX_RANK)
         place = _place_of(step, epoch, is_last_batch)
-        told = self._peers.maximum(
-            (_DIVERGED_RANK * who if has_diverged else 0)
-            | (_SIGNAL_RANK * who | _SIGNAL * signal if signal else 0)
-            | (_DEADLINE if is_deadline else 0)
-            | (_ASKED if is_asked else 0)
+        told = peers.maximum(
+            (_DIVERGED_RANK * who if has_diverged() else 0)
+            | (_SIGNAL_RANK * who | _SIGNAL * got if got else 0)
+            | (_DEADLINE if self._deadline.is_near() else 0)
+            | (_ASKED if self.is_asked else 0)
             | place
         )
         if told // _DIVERGED_RANK:
@@ -83,16 +102,19 @@ class Agreement:
         if told % _ASKED != place:
             at_end = ", the last of its epoch" if is_last_batch else ""
             raise DesyncError(
-                f"rank {self._peers.rank} is at step {step}{at_end}, but others are not; load the "
+                f"rank {peers.rank} is at step {step}{at_end}, but others are not; load the "
                 "same checkpoint on every rank, give all ranks as many batches, and let every rank "
                 "take every step"
             )
-        return Verdict(
+        self.verdict = Verdict(
             signal=told // _SIGNAL % 2**_SIGNAL_BITS,
             signal_rank=max(told // _SIGNAL_RANK % 2**_RANK_BITS - 1, 0),
             is_deadline=bool(told & _DEADLINE),
             is_asked=bool(told & _ASKED),
         )
+        if self.verdict.is_stop:
+            logger.info("stopping at step %d: %s", step, self.verdict.reason)
+        return self.verdict
 
 
 def _place_of(step: int, epoch: int, is_last_batch: bool) -> int:

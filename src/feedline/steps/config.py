@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from feedline.steps.step_scheduler import StepScheduler
 
@@ -33,8 +33,6 @@ class StepSchedulerConfig:
     start_step: int = 0
     start_epoch: int = 0
 
-    _made: ClassVar[type[StepScheduler]] = StepScheduler
-
     def build(
         self, dataloader: Any, dp_group_size: int, local_batch_size: int, **options: Any
     ) -> StepScheduler:
@@ -46,7 +44,7 @@ class StepSchedulerConfig:
             local_batch_size: The number of samples in a batch of one rank.
             **options: More arguments of `StepScheduler`, such as `peers`.
         """
-        return self._made(
+        return StepScheduler(
             dataloader=dataloader,
             dp_size=dp_group_size,
             local_batch_size=local_batch_size,

@@ -2,25 +2,99 @@
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 from feedline.errors import InvalidValueError, check_integer
+from feedline.feed import ForeignLoader, Loader, Peers
 
-__all__ = ["_calculate_max_steps", "_calculate_num_epochs", "num_batches_of_step", "run_limits"]
+__all__ = [
+    "StepSizes",
+    "_calculate_max_steps",
+    "_calculate_num_epochs",
+    "epoch_length",
+    "run_limits",
+    "step_sizes",
+]
 
 
-def num_batches_of_step(global_batch_size: int, local_batch_size: int, dp_size: int) -> int:
-    """Return how many batches of one rank make a step.
+class StepSizes(NamedTuple):
+    """The samples of a step over all ranks, those of a batch on one rank, and the ranks."""
+
+    global_batch_size: int
+    local_batch_size: int
+    dp_size: int
+
+    @property
+    def num_batches(self) -> int:
+        """How many batches of one rank make a step."""
+        return self.global_batch_size // (self.local_batch_size * self.dp_size)
+
+
+def step_sizes(
+    loader: Loader[Any] | None,
+    peers: Peers,
+    global_batch_size: int | None,
+    local_batch_size: int | None,
+    dp_size: int | None,
+) -> StepSizes:
+    """Return the sizes that were given, compared with the loader's, and the others from it.
 
     Examples:
-        >>> num_batches_of_step(global_batch_size=32, local_batch_size=4, dp_size=2)
-        4
+        >>> from feedline.feed import Alone
+        >>> step_sizes(None, Alone(), 32, 4, None).num_batches
+        8
     """
+    dp_size = _num_ranks(loader, peers, dp_size)
+    local_batch_size = _batch_size(loader, local_batch_size)
     together = local_batch_size * dp_size
-    if global_batch_size < together or global_batch_size % together:
+    if global_batch_size is None:
+        global_batch_size = together
+    if check_integer("global_batch_size", global_batch_size, 1) % together:
         raise InvalidValueError(
             f"global_batch_size={global_batch_size} must be a multiple of local_batch_size * "
             f"dp_size = {local_batch_size} * {dp_size} = {together}; change one of them"
         )
-    return global_batch_size // together
+    return StepSizes(global_batch_size, local_batch_size, dp_size)
+
+
+def _num_ranks(loader: Loader[Any] | None, peers: Peers, given: int | None) -> int:
+    size = peers.world_size if loader is None else loader.peers.world_size
+    if given is None:
+        return size
+    given = check_integer("dp_size", given, 1)
+    # Only processes are known then, and some may share their data, as in tensor parallelism.
+    is_unknown = loader is None or (isinstance(loader, ForeignLoader) and loader.peers is peers)
+    if size % given if is_unknown else size != given:
+        raise InvalidValueError(
+            f"dp_size={given} must be {'a divisor of ' if is_unknown else ''}{size}, the number of "
+            f"{'processes' if is_unknown else 'ranks of the loader'}; leave dp_size out, or join "
+            "as many processes in a process group first"
+        )
+    return given
+
+
+def _batch_size(loader: Loader[Any] | None, given: int | None) -> int:
+    known = None if loader is None else loader.batch_size
+    if given is None and known is None:
+        raise InvalidValueError(
+            "local_batch_size is required when the loader does not say its batch size; give the "
+            "number of samples of a batch on one rank"
+        )
+    size = check_integer("local_batch_size", known if given is None else given, 1)
+    if known is not None and size != known:
+        raise InvalidValueError(
+            f"local_batch_size={size} must be {known}, the loader's batch size; leave "
+            "local_batch_size out, or change one of them"
+        )
+    return size
+
+
+def epoch_length(loader: Loader[Any] | None, sizes: StepSizes) -> int | None:
+    """Return how many steps an epoch of a loader has, or `None` if it has no length."""
+    try:
+        return None if loader is None else -(-len(loader) // sizes.num_batches)
+    except TypeError:
+        return None
 
 
 def run_limits(
@@ -34,7 +108,7 @@ def run_limits(
     """
     if max_steps is None and epoch_len is None:
         raise InvalidValueError(
-            "max_steps=None must be given for a dataloader without a length; set max_steps"
+            "max_steps is required when the loader has no length; give the number of steps"
         )
     if epoch_len == 0:
         raise InvalidValueError(

@@ -8,17 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from feedline.steps.step_scheduler import StepScheduler
 
-__all__ = ["NoProgress", "RunProgress", "open_progress"]
-
-
-class NoProgress:
-    """Shows nothing."""
-
-    def update(self, scheduler: StepScheduler) -> None:
-        """Do nothing."""
-
-    def close(self) -> None:
-        """Do nothing."""
+__all__ = ["RunProgress", "open_progress"]
 
 
 class RunProgress:
@@ -52,10 +42,10 @@ class RunProgress:
         self._bar.stop()
 
 
-def open_progress(wanted: bool) -> RunProgress | NoProgress:
+def open_progress(wanted: bool) -> RunProgress | None:
     """Return a bar if it is wanted, and the output is a terminal."""
     if not wanted or not sys.stderr.isatty():
-        return NoProgress()
+        return None
     try:
         from rich.console import Console
         from rich.progress import (

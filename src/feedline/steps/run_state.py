@@ -8,7 +8,25 @@ from typing import Any
 
 from feedline.errors import CursorFormatError, check_integer
 
-__all__ = ["RunState"]
+__all__ = ["RunState", "StepCount"]
+
+
+class StepCount:
+    """The number of a run's step; called, it returns it, as the log of a loader wants it.
+
+    It stands apart from the clock, which a loader must not keep alive.
+    """
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def __call__(self) -> int:
+        return self.step
+
+    def tell(self, loader: Any) -> None:
+        """Let a loader log its batches under this number, unless it has another one."""
+        if isinstance(getattr(loader, "log_step", ""), StepCount | None):
+            loader.log_step = self
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,13 +6,14 @@ import signal
 import threading
 import warnings
 import weakref
+from collections.abc import Iterable
 from typing import Any
 
-from feedline.steps.peers import Alone, Peers
-from feedline.steps.signal_names import signals_of
+from feedline.errors import InvalidValueError
+from feedline.feed import Alone, Peers
 from feedline.steps.signal_records import SignalRecord, start_recording, stop_recording
 
-__all__ = ["DistributedSignalHandler"]
+__all__ = ["DistributedSignalHandler", "signals_of"]
 
 
 class DistributedSignalHandler:
@@ -38,7 +39,7 @@ class DistributedSignalHandler:
 
     def __init__(self, signals: Any = signal.SIGTERM, *, peers: Peers | None = None) -> None:
         self.signals = signals_of(signals)
-        self._peers = peers or Alone()
+        self.peers = peers or Alone()
         self._record = SignalRecord(self.signals)
         self._num_entered = 0
         self._finalizer: Any = None
@@ -50,7 +51,7 @@ class DistributedSignalHandler:
 
     def signals_received(self) -> bool:
         """Return whether any process got a signal; all processes must ask together."""
-        return bool(self._peers.maximum(int(self.received or 0)))
+        return bool(self.peers.maximum(int(self.received or 0)))
 
     def __enter__(self) -> DistributedSignalHandler:
         self._num_entered += 1
@@ -77,3 +78,42 @@ class DistributedSignalHandler:
         if not self._num_entered and self._finalizer is not None:
             self._finalizer()
             self._finalizer = None
+
+
+def signals_of(given: Any) -> tuple[signal.Signals, ...]:
+    """Return the signals that were named, each once.
+
+    Args:
+        given: A number, a name with or without `SIG`, a list of them, or `None` for no signal.
+
+    Examples:
+        >>> [found.name for found in signals_of(["term", 10])]
+        ['SIGTERM', 'SIGUSR1']
+    """
+    if given is None:
+        return ()
+    if isinstance(given, Iterable) and not isinstance(given, str | bytes):
+        return tuple(dict.fromkeys(_signal_of(one) for one in given))
+    return (_signal_of(given),)
+
+
+def _signal_of(given: Any) -> signal.Signals:
+    try:
+        if isinstance(given, str):
+            name = given.strip().upper()
+            found = signal.Signals[name if name.startswith("SIG") else f"SIG{name}"]
+        elif isinstance(given, int) and not isinstance(given, bool):
+            found = signal.Signals(given)
+        else:
+            raise KeyError
+    except (KeyError, ValueError):
+        raise InvalidValueError(
+            f"preemption_signal={given!r:.80} must be the number or the name of a signal, such as "
+            "'SIGTERM', a list of them, or None"
+        ) from None
+    if found in (signal.SIGKILL, signal.SIGSTOP):
+        raise InvalidValueError(
+            f"preemption_signal={found.name} cannot be handled by any process; use SIGTERM or "
+            "SIGUSR1"
+        )
+    return found

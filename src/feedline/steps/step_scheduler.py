@@ -5,26 +5,26 @@ from __future__ import annotations
 import gc
 import logging
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from operator import attrgetter
 from time import perf_counter
 from typing import Any
 
 from feedline.errors import InvalidValueError, check_integer
+from feedline.feed import Loader, Peers, as_loader, as_peers
 from feedline.steps.agreement import Agreement, Verdict
 from feedline.steps.cadence import Cadence
 from feedline.steps.deadline import Deadline
 from feedline.steps.limits import (
     _calculate_max_steps,
     _calculate_num_epochs,
-    num_batches_of_step,
+    epoch_length,
     run_limits,
+    step_sizes,
 )
-from feedline.steps.loaders import agrees_with_plan, length_of, set_epoch_of, track_ids_of
 from feedline.steps.meters import LossAverage, WaitMeter
-from feedline.steps.peers import Peers, check_alone
-from feedline.steps.progress import NoProgress, RunProgress, open_progress
-from feedline.steps.run_state import RunState
-from feedline.steps.sample_counts import count_samples
+from feedline.steps.progress import open_progress
+from feedline.steps.run_state import RunState, StepCount
 from feedline.steps.signal_handler import DistributedSignalHandler
 from feedline.steps.walk import DataWalk
 
@@ -45,29 +45,33 @@ class StepScheduler:
     is first asked for, or else when the step ends.
 
     Args:
-        global_batch_size: The number of samples of a step, over all ranks.
-        local_batch_size: The number of samples of a batch on one rank.
-        dp_size: The number of data-parallel ranks.
-        dataloader: What yields batches. If it saves its own place, as Feedline's loaders do, that
-            is part of this clock's state; else batches that were used are read again and dropped.
-        ckpt_every_steps: Every how many steps a checkpoint is due; by default once an epoch, or at
-            half of `max_steps` if the loader has no length.
+        global_batch_size: The number of samples of a step, over all ranks; by default one batch of
+            each rank.
+        local_batch_size: The number of samples of a batch on one rank; by default the loader's.
+        dp_size: The number of data-parallel ranks; by default those that share the loader's data.
+        dataloader: What yields batches: one of Feedline's loaders, or anything that can be iterated
+            over. A loader that saves its own place, as Feedline's do, has it saved in this clock's
+            state; of another one, batches that were used are read again and dropped.
+        ckpt_every_steps: The checkpoint interval, in steps; by default once an epoch, or at half of
+            `max_steps` if the loader has no length.
         save_checkpoint_every_epoch: Whether a checkpoint is due at the end of each epoch.
-        val_every_steps: Every how many steps a validation is due, beside checkpoints.
-        log_remote_every_steps: Every how many steps metrics are sent away.
-        loss_average_window_steps: Over how many steps the loss and the waiting are averaged.
-        gc_every_steps: Every how many steps garbage is collected.
+        val_every_steps: The validation interval, in steps, beside checkpoints.
+        log_remote_every_steps: The interval of remote logging, in steps.
+        loss_average_window_steps: The window of the averages of loss and waiting, in steps.
+        gc_every_steps: The interval of garbage collection, in steps.
         start_step: The number of the first step.
         start_epoch: The number of the first epoch.
         num_epochs: The number of epochs; by default as many as `max_steps` take, or 10.
-        max_steps: The number of steps; by default those of `num_epochs`.
+        max_steps: The number of steps; by default those of `num_epochs`. Required when the loader
+            has no length.
         preemption_signal: The signal that stops the run: a number, a name with or without `SIG`, a
-            list of them, or `None`.
+            list of them, or `None`. Workers of a torch DataLoader do not hear it.
         max_duration: Stop before so much time has passed: seconds, `"H:MM:SS"`, a `timedelta`, or
             `"slurm"` for the end of the Slurm job.
         deadline_margin: How many seconds before that to keep for the last checkpoint.
-        peers: The processes of the run; by default none, which is an error where a launcher says
-            that there are several.
+        peers: The processes of the run, which stop together; by default those of the process group
+            of torch or JAX, and else this one alone.
+        process_group: The process group of torch, if not the default one.
         progress: Whether rank 0 shows a progress bar on a terminal.
 
     Examples:
@@ -85,10 +89,10 @@ class StepScheduler:
 
     def __init__(
         self,
-        global_batch_size: int,
-        local_batch_size: int,
-        dp_size: int,
-        dataloader: Any,
+        global_batch_size: int | None = None,
+        local_batch_size: int | None = None,
+        dp_size: int | None = None,
+        dataloader: Any = None,
         ckpt_every_steps: int | None = None,
         save_checkpoint_every_epoch: bool = True,
         val_every_steps: int | None = None,
@@ -103,16 +107,20 @@ class StepScheduler:
         preemption_signal: Any = signal.SIGTERM,
         max_duration: Any = None,
         deadline_margin: float = 60.0,
-        peers: Peers | None = None,
+        peers: Any = "auto",
+        process_group: Any | None = None,
         progress: bool = False,
     ) -> None:
-        self.global_batch_size = check_integer("global_batch_size", global_batch_size, 1)
-        self.local_batch_size = check_integer("local_batch_size", local_batch_size, 1)
-        self.dp_size = check_integer("dp_size", dp_size, 1)
-        self.grad_acc_steps = num_batches_of_step(global_batch_size, local_batch_size, dp_size)
-        track_ids_of(dataloader)
-        length = length_of(dataloader)
-        self.epoch_len = None if length is None else -(-length // self.grad_acc_steps)
+        found = as_peers(peers, process_group=process_group)
+        # Looked up once: at every step it would cost more than the step.
+        self.peers: Peers = getattr(found, "reached", found)
+        self.sig_handler = DistributedSignalHandler(preemption_signal, peers=self.peers)
+        self._given_loader = dataloader
+        loader = self._adapted(dataloader)
+        sizes = step_sizes(loader, self.peers, global_batch_size, local_batch_size, dp_size)
+        self.global_batch_size, self.local_batch_size, self.dp_size = self._sizes = sizes
+        self.grad_acc_steps = sizes.num_batches
+        self.epoch_len = epoch_length(loader, sizes)
         self._step_limit = None if max_steps is None else check_integer("max_steps", max_steps, 1)
         self.max_steps, self.num_epochs = run_limits(self.epoch_len, num_epochs, max_steps)
         self.save_checkpoint_every_epoch = bool(save_checkpoint_every_epoch)
@@ -127,48 +135,50 @@ class StepScheduler:
         window = check_integer("loss_average_window_steps", loss_average_window_steps, 1)
         self.losses = LossAverage(window)
         self.waiting = WaitMeter(window)
-        self._walk = DataWalk(dataloader, epoch=check_integer("start_epoch", start_epoch, 0))
-        self._step = check_integer("start_step", start_step, 0)
-        self.peers = check_alone() if peers is None else peers
-        self._agreement = Agreement(self.peers)
+        self._walk = DataWalk(loader, sizes, check_integer("start_epoch", start_epoch, 0))
+        self._count = StepCount(check_integer("start_step", start_step, 0))
         self._deadline = Deadline(max_duration, margin=deadline_margin)
-        self._verdict = Verdict()
-        self._agreed_step = -1
-        self._is_asked = False
+        self._agreement = Agreement(self.sig_handler, self._deadline)
         self._was_checkpoint = False
-        self._progress: RunProgress | NoProgress = open_progress(progress and self.peers.rank == 0)
-        self.sig_handler = DistributedSignalHandler(preemption_signal, peers=self.peers).__enter__()
+        self._progress = open_progress(progress and self.peers.rank == 0)
+        self._count.tell(loader)
+        self.sig_handler.__enter__()
 
-    @property
-    def ckpt_every_steps(self) -> int:
-        """Every how many steps a checkpoint is due."""
-        return self.cadence.ckpt_every_steps
-
-    @property
-    def val_every_steps(self) -> int | None:
-        """Every how many steps a validation is due."""
-        return self.cadence.val_every_steps
-
-    @property
-    def log_remote_every_steps(self) -> int:
-        """Every how many steps metrics are sent away."""
-        return self.cadence.log_remote_every_steps
-
-    @property
-    def gc_every_steps(self) -> int | None:
-        """Every how many steps garbage is collected."""
-        return self.cadence.gc_every_steps
+    ckpt_every_steps = property(
+        attrgetter("cadence.ckpt_every_steps"), doc="The checkpoint interval, in steps."
+    )
+    val_every_steps = property(
+        attrgetter("cadence.val_every_steps"), doc="The validation interval, in steps, or `None`."
+    )
+    log_remote_every_steps = property(
+        attrgetter("cadence.log_remote_every_steps"),
+        doc="The interval of remote logging, in steps.",
+    )
+    gc_every_steps = property(
+        attrgetter("cadence.gc_every_steps"), doc="The interval of garbage collection, or `None`."
+    )
 
     # The walk through the data.
 
     @property
     def dataloader(self) -> Any:
-        """What yields batches."""
-        return self._walk.loader
+        """What yields batches, as it was given."""
+        return self._given_loader
 
     @dataloader.setter
-    def dataloader(self, loader: Any) -> None:
-        self._walk.loader = loader
+    def dataloader(self, dataloader: Any) -> None:
+        loader = self._adapted(dataloader)
+        sizes = step_sizes(loader, self.peers, *self._sizes)
+        self._settle()
+        self._walk = DataWalk(loader, sizes, self.epoch)
+        self._count.tell(loader)
+        self._given_loader = dataloader
+
+    def _adapted(self, dataloader: Any) -> Loader[Any] | None:
+        if dataloader is None:
+            return None
+        signals = tuple(map(int, self.sig_handler.signals))
+        return as_loader(dataloader, peers=self.peers, signals=signals)
 
     @property
     def epoch(self) -> int:
@@ -182,7 +192,7 @@ class StepScheduler:
     @property
     def step(self) -> int:
         """The number of the step that is out, or else of the next one."""
-        return self._step
+        return self._count.step
 
     @property
     def epochs(self) -> Iterator[int]:
@@ -201,14 +211,13 @@ class StepScheduler:
         self._walk.go_to(epoch)
 
     def __iter__(self) -> Iterator[list[Any]]:
-        if self.dataloader is None:
-            raise InvalidValueError("dataloader=None must be a loader to iterate over its batches")
+        if self._walk.loader is None:
+            raise InvalidValueError("dataloader=None has no batches to iterate over; give a loader")
         self._settle()
         if self._has_ended or self.epoch >= self.num_epochs:
             return
-        set_epoch_of(self.dataloader, self.epoch)
-        self._begin_pass()
-        while True:
+        self._walk.begin_pass()
+        while self.epoch < self.num_epochs:
             start = perf_counter()
             group = self._next_group()
             handed_out = perf_counter()
@@ -219,11 +228,9 @@ class StepScheduler:
             self._verdict_now()
             self.waiting.add(waited=handed_out - start, worked=done - handed_out)
             self._deadline.note_step(perf_counter() - start)
-            self._progress.update(self)
+            if self._progress is not None:
+                self._progress.update(self)
             self._settle()
-
-    def _begin_pass(self) -> None:
-        self._walk.begin_pass(group_size=self.grad_acc_steps)
 
     def _next_group(self) -> list[Any] | None:
         """Return the batches of the next step, or `None` if this epoch or the run has ended."""
@@ -232,7 +239,7 @@ class StepScheduler:
         if self._stops_before_step():
             self._walk.put_back_group()
             return None
-        return self._walk.use_group()
+        return self._walk.group
 
     def _settle(self) -> None:
         """End the step that is out: from now on the next one counts."""
@@ -240,11 +247,11 @@ class StepScheduler:
             self._verdict_now()
             self._was_checkpoint = self._is_planned_checkpoint
             self._walk.leave_group()
-            self._step += 1
+            self._count.step += 1
 
     @property
     def _has_ended(self) -> bool:
-        is_over = self._step_limit is not None and self._step >= self._step_limit
+        is_over = self._step_limit is not None and self._count.step >= self._step_limit
         return is_over or self._verdict.is_stop
 
     @property
@@ -263,7 +270,7 @@ class StepScheduler:
         """Whether this step is the last one of the run: at `max_steps`, or of the last epoch."""
         if not self._is_out:
             return False
-        is_at_limit = self._step_limit is not None and self._step + 1 >= self._step_limit
+        is_at_limit = self._step_limit is not None and self._count.step + 1 >= self._step_limit
         return is_at_limit or (self.is_last_batch and self.epoch + 1 >= self.num_epochs)
 
     @property
@@ -279,24 +286,24 @@ class StepScheduler:
         if not self._is_out:
             return False
         is_epoch_end = self.save_checkpoint_every_epoch and self.is_last_batch
-        return is_epoch_end or self.is_last_step or self.cadence.is_checkpoint_due(self._step)
+        return is_epoch_end or self.is_last_step or self.cadence.is_checkpoint_due(self._count.step)
 
     @property
     def is_val_step(self) -> bool:
         """Whether a validation is due: by cadence and at checkpoints, but not when stopping."""
         if self._verdict_now().is_stop or not self._is_out:
             return False
-        return self._is_planned_checkpoint or self.cadence.is_validation_due(self._step)
+        return self._is_planned_checkpoint or self.cadence.is_validation_due(self._count.step)
 
     @property
     def is_remote_logging_step(self) -> bool:
         """Whether metrics should be sent away: by cadence, and at the last step."""
-        return self._is_out and (self.cadence.is_logging_due(self._step) or self.is_last_step)
+        return self._is_out and (self.cadence.is_logging_due(self._count.step) or self.is_last_step)
 
     @property
     def is_gc_step(self) -> bool:
         """Whether garbage should be collected."""
-        return self._is_out and self.cadence.is_collection_due(self._step)
+        return self._is_out and self.cadence.is_collection_due(self._count.step)
 
     def collect_garbage(self) -> bool:
         """Collect garbage if it is due, on all ranks at the same step; return whether it was.
@@ -324,8 +331,7 @@ class StepScheduler:
         A step at the end of an epoch may have fewer than the others. Padding does not count where
         the loader says what is padding. `None` if the batches do not show how many they have.
         """
-        group = self._walk.group
-        return None if group is None else count_samples(self.dataloader, group)
+        return self._walk.num_samples(everywhere=False)
 
     @property
     def num_samples_of_all_ranks(self) -> int | None:
@@ -334,8 +340,7 @@ class StepScheduler:
         With gradients that are averaged over ranks, `loss.sum() * dp_size` divided by this weighs
         every sample alike, also in a last step that is not full on all ranks.
         """
-        group, several = self._walk.group, self.dp_size > 1
-        return None if group is None else count_samples(self.dataloader, group, everywhere=several)
+        return self._walk.num_samples(everywhere=self.dp_size > 1)
 
     # Stopping.
 
@@ -351,13 +356,21 @@ class StepScheduler:
 
     def request_stop(self) -> None:
         """Ask all ranks to stop after this step; one of them is enough."""
-        self._is_asked = True
+        self._agreement.is_asked = True
 
     def _verdict_now(self) -> Verdict:
         """Return what the ranks agree on at this step; the first to ask makes them talk."""
-        if self._is_out and self._agreed_step != self._step:
-            self._agree()
-        return self._verdict
+        return self._agreed(lambda: self._walk.has_diverged) if self._is_out else self._verdict
+
+    @property
+    def _verdict(self) -> Verdict:
+        return self._agreement.verdict
+
+    def _agreed(self, has_diverged: Callable[[], bool]) -> Verdict:
+        is_last = self.is_last_batch
+        return self._agreement.reach(
+            self._count.step, self.epoch, is_last_batch=is_last, has_diverged=has_diverged
+        )
 
     def _stops_before_step(self) -> bool:
         """Return whether the run stops before a step that could be handed out.
@@ -365,34 +378,15 @@ class StepScheduler:
         Right after a checkpoint, ranks talk now instead of later in the step. If a signal came
         while it was saved, the run stops with that one, and not with another after one more step.
         """
-        if self._was_checkpoint and self._agreed_step != self._step:
-            self._agree()
+        if self._was_checkpoint:
+            self._verdict_now()
         return self._verdict.is_stop
-
-    def _agree(self) -> None:
-        self._agreed_step = self._step
-        self._verdict = self._agreement.reach(
-            self._step,
-            self.epoch,
-            is_last_batch=self.is_last_batch,
-            signal=int(self.sig_handler.received or 0),
-            is_deadline=self._deadline.is_near(),
-            is_asked=self._is_asked,
-            has_diverged=not agrees_with_plan(self.dataloader),
-        )
-        if self._verdict.is_stop:
-            logger.info("stopping at step %d: %s", self._step, self._verdict.reason)
 
     # The state.
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state after the step that is out: the next step, its epoch and its data."""
-        state = self._walk.state_after_group(
-            step=self._step + self._is_out,
-            dp_size=self.dp_size,
-            local_batch_size=self.local_batch_size,
-        )
-        return state.to_dict()
+        return self._walk.state(self._count.step + self._is_out).to_dict()
 
     def load_state_dict(self, s: Mapping[str, Any]) -> None:
         """Go on at the step after the one at which a state was saved.
@@ -401,10 +395,12 @@ class StepScheduler:
             s: What `state_dict` returned, or a mapping with `step` and `epoch`.
         """
         state = RunState.from_dict(s)
-        self._verdict_now()
-        self._walk.load(state, dp_size=self.dp_size, local_batch_size=self.local_batch_size)
-        self._step = state.step
-        self._verdict, self._agreed_step = Verdict(), -1
+        if self._is_out:
+            # The loader may have been sent to the same checkpoint already.
+            self._agreed(lambda: False)
+        self._walk.load(state)
+        self._count.step = state.step
+        self._agreement.reset()
         self._was_checkpoint = False
 
     # Opening and closing.
@@ -412,7 +408,11 @@ class StepScheduler:
     def close(self) -> None:
         """Give the signals back, and end the progress bar and the loader's pass."""
         self._walk.close()
-        self._progress.close()
+        log = getattr(self._walk.loader, "log", None)
+        if log is not None:
+            log.event("stop")
+        if self._progress is not None:
+            self._progress.close()
         self.sig_handler.release()
 
     def __enter__(self) -> StepScheduler:

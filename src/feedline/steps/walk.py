@@ -1,164 +1,195 @@
-"""Where a run is in its data."""
+"""The batches of a run's steps, taken out of a loader."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
 from typing import Any
 
 from feedline.errors import PlanMismatchError
-from feedline.steps.groups import BatchGroups
-from feedline.steps.loaders import has_state, length_of, num_batches_left, set_epoch_of
+from feedline.feed import Delivered, ForeignLoader, Loader
+from feedline.steps.limits import StepSizes
 from feedline.steps.run_state import RunState
 
 __all__ = ["DataWalk"]
 
+_END = object()
+
 
 class DataWalk:
-    """A walk through the epochs of a loader, from one group of batches to the next.
+    """A walk through the epochs of a loader, from the batches of one step to those of the next.
+
+    The loader knows its place; the walk knows which of its batches make the step that is out.
 
     Args:
         loader: What yields batches.
+        sizes: How many batches make a step; the last one of an epoch may have fewer.
         epoch: The number of the first epoch.
     """
 
-    def __init__(self, loader: Any, *, epoch: int) -> None:
+    def __init__(self, loader: Loader[Any] | None, sizes: StepSizes, epoch: int) -> None:
         self.loader = loader
         self.epoch = epoch
         #: The batches of the step that is out.
         self.group: list[Any] | None = None
-        self._groups: BatchGroups | None = None
-        self._num_in_epoch = 0
-        # Whether these were batches of the size that they have now.
-        self._is_count_ours = True
+        #: Whether these are the last ones of their epoch.
+        self.is_last_group = False
+        self._sizes = {"dp_size": sizes.dp_size, "local_batch_size": sizes.local_batch_size}
+        self._group_size = sizes.num_batches
+        if isinstance(loader, ForeignLoader):
+            loader.group_size, loader.sizes = self._group_size, dict(self._sizes)
+        self._records: list[Delivered | None] = []
+        self._batches: Iterator[Any] | None = None
+        self._num_batches = 0
+        # For those who read a state: the batches of this epoch before this pass.
+        self._num_before = 0
+        self._leave_pass()
 
-    @property
-    def is_last_group(self) -> bool:
-        """Whether the group that is out is the last one of its epoch."""
-        return self.group is not None and self._groups is not None and self._groups.is_last
+    def _leave_pass(self) -> None:
+        self._batches = None
+        self._is_begun = self.is_last_group = False
+        # Batches of this pass that steps have used, and those delivered that no step has.
+        self._num_used = self._num_unused = 0
 
     def go_to(self, epoch: int) -> None:
         """Go to the beginning of an epoch; the one that the walk is in is not restarted."""
         if epoch != self.epoch:
-            self.epoch = epoch
-            self._num_in_epoch = 0
-            self._groups = None
-            # Away and back: a loader that has ended this epoch would go on to the next one.
-            set_epoch_of(self.loader, epoch + 1)
-        set_epoch_of(self.loader, epoch)
+            self._begin_epoch(epoch)
+            self._send_loader_away()
+        if self.loader is not None:
+            self.loader.set_epoch(epoch)
 
-    def begin_pass(self, *, group_size: int) -> None:
-        """Begin where this epoch was left, in a loader of any kind."""
-        num_before = self._num_in_epoch
-        if self._groups is not None and num_before and has_state(self.loader):
-            # The loop was left in mid-epoch; by itself the loader would start over.
-            self.loader.load_state_dict(self._groups.loader_state())
-        num_batches, num_skipped = num_batches_left(self.loader), 0
-        if num_batches is None:
-            num_batches = length_of(self.loader)
-            if not has_state(self.loader):
-                num_skipped = num_before
-            elif not self._is_count_ours:
-                num_batches = None
-            elif num_batches is not None:
-                num_batches = max(num_batches - num_before, 0)
-        self._groups = BatchGroups(
-            self.loader, size=group_size, num_batches=num_batches, num_skipped=num_skipped
-        )
+    def _begin_epoch(self, epoch: int) -> None:
+        self._leave_pass()
+        self.epoch, self._num_before = epoch, 0
+
+    def _send_loader_away(self) -> None:
+        """Let the loader begin this epoch anew: if it has ended it, it would go on to the next."""
+        if self.loader is not None and self.loader.epoch == self.epoch:
+            self.loader.set_epoch(self.epoch + 1)
+
+    def begin_pass(self) -> None:
+        """Begin where this epoch was left."""
+        loader = self.loader
+        assert loader is not None
+        if self._is_begun:
+            # By itself the loader would start over.
+            loader.load_state_dict(loader.state_before(self._num_unused))
+            self._num_before += self._num_used
+        elif loader.delivered is not None:
+            self._send_loader_away()
+        loader.set_epoch(self.epoch)
+        self._leave_pass()
+        # A foreign loader counts them itself, if it can.
+        is_foreign = isinstance(loader, ForeignLoader)
+        self._num_batches = sys.maxsize if is_foreign else loader.num_batches_left()
+        self._batches = iter(loader)
+        self._is_begun = True
+        self.epoch = loader.epoch
 
     def take_group(self) -> bool:
         """Take the next group out; return whether there was one, or else the epoch has ended."""
-        if self._groups is None:
+        loader, batches = self.loader, self._batches
+        if loader is None or batches is None:
             return False
-        group = self._groups.next_group()
+        group: list[Any] = []
+        self._records = records = []
+        try:
+            for _ in range(min(self._group_size, self._num_batches - self._num_used)):
+                batch = next(batches, _END)
+                if batch is _END:
+                    break
+                group.append(batch)
+                records.append(loader.delivered)
+            self.is_last_group = self._is_at_end(len(group))
+        except BaseException:
+            latest = loader.delivered
+            self._batches = None
+            self._num_unused = 0 if latest is None else latest.number + 1 - self._num_used
+            raise
         if not group:
-            self._end_epoch()
+            self._begin_epoch(self.epoch + 1)
             return False
         self.group = group
+        self._num_used += len(group)
         return True
 
-    def use_group(self) -> list[Any]:
-        """Return the group that is out; from now on its batches count as used."""
-        assert self.group is not None
-        self._num_in_epoch += len(self.group)
-        return self.group
+    def _is_at_end(self, num_taken: int) -> bool:
+        if isinstance(self.loader, ForeignLoader):
+            return self.loader.is_last
+        return self._num_used + num_taken >= self._num_batches
 
     def put_back_group(self) -> None:
         """Put the group that is out back, which nobody has used."""
         assert self.group is not None
-        assert self._groups is not None
-        group, self.group = self.group, None
-        self._groups.put_back(group)
+        self._num_unused = len(self.group)
+        self._num_used -= self._num_unused
+        self.group = self._batches = None
+        self.is_last_group = False
 
     def leave_group(self) -> None:
         """Be done with the group that is out, and with its epoch if it is the last one."""
-        is_last = self.is_last_group
         self.group = None
-        if is_last:
-            self._end_epoch()
+        if self.is_last_group:
+            self._begin_epoch(self.epoch + 1)
 
-    def _end_epoch(self) -> None:
-        self.epoch += 1
-        self._num_in_epoch = 0
-        self._is_count_ours = True
-        self._groups = None
+    @property
+    def has_diverged(self) -> bool:
+        """Whether somebody else has taken batches out of the loader in this pass."""
+        latest = None if self.loader is None else self.loader.delivered
+        return latest is None or latest.number + 1 != self._num_used
 
-    def state_after_group(self, *, step: int, dp_size: int, local_batch_size: int) -> RunState:
-        """Return the state of a run at a step, with the walk's place after the group that is out.
+    def num_samples(self, *, everywhere: bool) -> int | None:
+        """Return the number of real samples of the group that is out, or None if unknown."""
+        if self.group is None:
+            return None
+        total = 0
+        for record in self._records:
+            assert record is not None
+            count = record.num_real_of_all_ranks if everywhere else record.num_real
+            if count is None:
+                return None
+            total += count
+        return total
 
-        Args:
-            step: The number of the step after this group.
-            dp_size: The number of ranks.
-            local_batch_size: The number of samples of a batch on one of them.
-        """
+    def state(self, step: int) -> RunState:
+        """Return the state of a run before a step, at the place after the group that is out."""
+        place: dict[str, Any] = {"num_batches": self._num_before + self._num_used, **self._sizes}
+        if self.loader is not None:
+            place["loader"] = self.loader.state_before(self._num_unused)
+            if isinstance(self.loader, ForeignLoader):
+                place = place["loader"]
+        if self.is_last_group:
+            place["num_batches"] = 0
         return RunState(
             step=step,
             epoch=self.epoch + self.is_last_group,
-            num_batches=0 if self.is_last_group else self._num_in_epoch,
-            dp_size=dp_size,
-            local_batch_size=local_batch_size,
-            dataloader=self._loader_state(),
+            num_batches=place["num_batches"],
+            dp_size=place.get("dp_size"),
+            local_batch_size=place.get("local_batch_size"),
+            dataloader=place.get("loader"),
         )
 
-    def _loader_state(self) -> dict[str, Any] | None:
-        if not has_state(self.loader):
-            return None
-        if self._groups is not None:
-            return self._groups.loader_state()
-        state: dict[str, Any] = self.loader.state_dict()
-        return state
-
-    def load(self, state: RunState, *, dp_size: int, local_batch_size: int) -> None:
-        """Go to the place in a state; raise if this loader cannot go on there.
-
-        Args:
-            state: The state of a run.
-            dp_size: The number of ranks now.
-            local_batch_size: The number of samples of a batch on one of them now.
-        """
-        is_ours = has_state(self.loader)
-        same = (state.dp_size, state.local_batch_size) == (dp_size, local_batch_size)
-        if state.num_batches and not same and not is_ours and self.loader is not None:
-            raise PlanMismatchError(
-                f"the state was saved on dp_size={state.dp_size} ranks with "
-                f"local_batch_size={state.local_batch_size}, which is now {dp_size} and "
-                f"{local_batch_size}, and this loader cannot go on with others in the middle "
-                "of an epoch; use one of Feedline's loaders, or the same sizes",
-                {"dp_size": (state.dp_size, dp_size)},
-            )
-        if is_ours and state.num_batches and state.dataloader is None:
+    def load(self, state: RunState) -> None:
+        """Go to the place in a state; raise if this loader cannot go on there."""
+        loader, place = self.loader, state.to_dict()
+        if isinstance(loader, ForeignLoader):
+            loader.load_state_dict({**place, "loader": state.dataloader})
+        elif loader is not None and state.dataloader is not None:
+            loader.load_state_dict(state.dataloader)
+        elif loader is not None and state.num_batches:
             raise PlanMismatchError(
                 f"the state was saved after {state.num_batches} batches of a loader without a "
-                f"state, and {type(self.loader).__name__} cannot go on there; use the same "
-                "loader, or a state from the end of an epoch",
-                {"dataloader": (None, type(self.loader).__name__)},
+                f"state, and {type(loader).__name__} cannot resume there; use the same loader, or "
+                "a state from the end of an epoch",
+                {"dataloader": (None, type(loader).__name__)},
             )
-        if is_ours and state.dataloader is not None:
-            self.loader.load_state_dict(state.dataloader)
-        self.group = self._groups = None
-        self.epoch = state.epoch
-        self._num_in_epoch = state.num_batches
-        self._is_count_ours = same
+        self.group = None
+        self._begin_epoch(state.epoch)
+        self._num_before = state.num_batches
 
     def close(self) -> None:
         """Let go of the loader's pass; the place stays as it is."""
-        if self._groups is not None:
-            self._groups.close()
+        if isinstance(self.loader, ForeignLoader):
+            self.loader.close()
+        self._batches = None

@@ -16,6 +16,7 @@ except ModuleNotFoundError as error:
 
 from feedline.feed import FoundPeers as Peers
 from feedline.lazy import names_elsewhere
+from feedline.steps import StepScheduler, StepSchedulerConfig
 from feedline.torch.buckets import BucketBatchSampler
 from feedline.torch.calculator import BucketCalculator
 from feedline.torch.chunk_loader import ChunkLoader, ChunkTensors
@@ -26,7 +27,6 @@ from feedline.torch.multiresolution import MultiresolutionDataset
 from feedline.torch.peers import TorchPeers
 from feedline.torch.sampler import BatchPlanSampler, PlanSampler, SampleSampler
 from feedline.torch.shield import shield_worker
-from feedline.torch.step_scheduler import StepScheduler, StepSchedulerConfig
 
 if TYPE_CHECKING:
     from feedline.compat.bucket_sampler import SequentialBucketSampler

@@ -12,14 +12,24 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from typing import Any
 
-__all__ = ["Shielded", "born_shielded", "shield_worker"]
+from torch.utils.data import DataLoader
+
+__all__ = ["Shielded", "born_shielded", "prepare", "shield_worker"]
 
 _STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP)
+
+
+def prepare(loader: Any, signals: tuple[int, ...]) -> Callable[[], AbstractContextManager[None]]:
+    """Let workers of a torch DataLoader pass over these signals; return what to start them in."""
+    if not isinstance(loader, DataLoader):
+        return nullcontext
+    loader.worker_init_fn = Shielded.around(loader.worker_init_fn, signals)
+    return lambda: born_shielded(loader)
 
 
 def shield_worker(worker: int) -> None:

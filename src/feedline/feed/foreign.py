@@ -1,0 +1,378 @@
+"""Loaders of other libraries, adapted once, at the door.
+
+Anything that can be iterated over becomes a `Loader`: a list, torch's own DataLoader, a loader that
+saves its own place. What it cannot tell by itself is found out here: batches that were used are
+read again and dropped, and of a loader without a length one batch is read ahead.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from importlib import import_module
+from itertools import islice
+from typing import Any
+
+from feedline.errors import CursorFormatError, InvalidValueError, PlanMismatchError, check_integer
+from feedline.feed.loader import Loader
+from feedline.feed.peers import FoundPeers, Peers, as_peers
+
+__all__ = ["ForeignBatch", "ForeignLoader", "as_loader"]
+
+_PROTOCOL = (
+    *("epoch", "batch_size", "peers", "delivered", "num_batches_left", "set_epoch", "state_dict"),
+    *("state_before", "load_state_dict", "close", "__iter__", "__len__"),
+)
+# By the module of a loader's class: the module whose `prepare` makes its workers ready for signals.
+_PREPARERS = {"torch.utils.data": "feedline.torch.shield"}
+_END = object()
+
+Start = Callable[[], AbstractContextManager[Any]]
+
+
+def as_loader(
+    loader: Any, *, peers: Peers | None = None, signals: tuple[int, ...] = ()
+) -> Loader[Any]:
+    """Return a `Loader` as it is, and an adapter around anything else that can be iterated over.
+
+    Args:
+        loader: What yields batches.
+        peers: The processes of the run, for a loader that does not know them.
+        signals: The signals that stop the run; worker processes of the loader ignore them.
+
+    Examples:
+        >>> loader = as_loader([[1, 2], [3]])
+        >>> [(loader.epoch, loader.delivered.number, batch) for batch in loader]
+        [(0, 0, [1, 2]), (0, 1, [3])]
+        >>> loader.state_dict()["epoch"], loader.state_dict()["num_batches"]
+        (1, 0)
+    """
+    start = _prepared(loader, signals)
+    own = getattr(loader, "__dict__", {})
+    # Asking for an attribute may cost or fail, so the type is asked.
+    if all(name in own or hasattr(type(loader), name) for name in _PROTOCOL):
+        found: Loader[Any] = loader
+        return found
+    return ForeignLoader(loader, peers=peers, start=start)
+
+
+def _prepared(loader: Any, signals: tuple[int, ...]) -> Start:
+    """Let the module for a loader's kind prepare it; return the context to start workers in."""
+    for base in type(loader).__mro__:
+        for prefix, adapter in _PREPARERS.items():
+            if base.__module__.startswith(prefix):
+                start: Start = import_module(adapter).prepare(loader, signals)
+                return start
+    return nullcontext
+
+
+class ForeignLoader:
+    """A `Loader` around a loader of another library.
+
+    Its state says which batch of which epoch comes next, with the loader's own state where that has
+    one. A foreign loader cannot tell a state afterwards, so it is kept once for each group of
+    batches.
+
+    Args:
+        loader: What yields batches.
+        peers: The processes of the run, unless its sampler knows the ranks.
+        start: Returns the context that workers of the loader are started in.
+    """
+
+    def __init__(
+        self, loader: Any, *, peers: Peers | None = None, start: Start = nullcontext
+    ) -> None:
+        self.loader = loader
+        #: How many batches are taken together.
+        self.group_size = 1
+        #: Whatever the number of batches depends on: the place in a state is refused with others.
+        self.sizes: dict[str, int | None] = {}
+        self._has_state = bool(_method(loader, "state_dict") and _method(loader, "load_state_dict"))
+        self._peers = as_peers() if peers is None else peers
+        self._start = start
+        self._epoch = 0
+        # Batches of this epoch before this pass; None if they were of another size.
+        self._num_before: int | None = 0
+        self._batches: Iterator[Any] | None = None
+        self._leave_pass()
+
+    def _leave_pass(self) -> None:
+        self._batches = None
+        self._num_batches: int | None = None
+        self._num_delivered = 0
+        self._has_ended = False
+        self._latest: Any = None
+        # What was read ahead: a batch, or the error in its place.
+        self._ahead: list[Any] = []
+        self._error: Exception | None = None
+        # The loader's own state: before the group, and where it has gone further than its reader.
+        self._group_state: Any = None
+        self._held_state: Any = None
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the loader is in; it stays there until the next pass begins."""
+        return self._epoch
+
+    @property
+    def batch_size(self) -> int | None:
+        """The number of samples of a full batch, where the loader says it."""
+        return _count(self.loader, "batch_size")
+
+    @property
+    def peers(self) -> Peers:
+        """The ranks that share the data: those of its sampler, or else the processes of the run."""
+        for part in self._parts():
+            if size := _count(part, "num_replicas"):
+                return FoundPeers(size, getattr(part, "rank", 0))
+        return self._peers
+
+    def _parts(self) -> list[Any]:
+        """Return what may know of epochs or of ranks."""
+        batches = getattr(self.loader, "batch_sampler", None)
+        inner = getattr(batches, "sampler", None)
+        others = (getattr(self.loader, name, None) for name in ("sampler", "dataset"))
+        return [batches, inner, *others]
+
+    @property
+    def delivered(self) -> ForeignBatch | None:
+        """The record of the latest batch of this pass; None before the first."""
+        number = self._num_delivered - 1
+        return None if number < 0 else ForeignBatch(number, self._latest, self._peers)
+
+    def __len__(self) -> int:
+        """The number of batches of an epoch; `TypeError` if the loader has no length."""
+        return len(self.loader)
+
+    def num_batches_left(self) -> int:
+        """Return how many batches the next pass has; `TypeError` if nobody knows."""
+        if self._has_ended:
+            return len(self)
+        if self._num_before is None:
+            raise TypeError(f"{type(self.loader).__name__} does not say how many batches are left")
+        return max(len(self) - self._num_before, 0)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Go to the beginning of `epoch`; the epoch that the loader is in is not restarted."""
+        epoch = check_integer("epoch", epoch, 0)
+        if epoch != self._epoch:
+            self._go_to(epoch, 0)
+        self._tell_epoch()
+
+    def _go_to(self, epoch: int, num_batches: int | None) -> None:
+        self._leave_pass()
+        self._epoch, self._num_before = epoch, num_batches
+
+    def _tell_epoch(self) -> None:
+        """Tell the loader its epoch, or else whatever in it wants to know."""
+        told: list[Any] = []
+        for part in [self.loader] if _method(self.loader, "set_epoch") else self._parts():
+            setter = _method(part, "set_epoch")
+            if setter is not None and not any(part is other for other in told):
+                setter(self._epoch)
+                told.append(part)
+
+    # The pass.
+
+    def __iter__(self) -> Iterator[Any]:
+        if self._batches is not None:
+            self._go_to(self._epoch + self._has_ended, 0)
+        self._tell_epoch()
+        try:
+            self._num_batches = self.num_batches_left()
+        except TypeError:
+            self._num_batches = None
+        with self._start():
+            self._batches = iter(self.loader)
+        if not self._has_state:
+            for _ in islice(self._batches, self._num_before):
+                pass
+        self._has_ended = self._num_batches == 0
+        return self._delivering(self._batches)
+
+    def _delivering(self, batches: Iterator[Any]) -> Iterator[Any]:
+        while not self._has_ended and self._batches is batches:
+            if self._has_state and self._num_delivered % self.group_size == 0:
+                self._group_state = self._own_state()
+            batch = self._taken(batches)
+            if batch is _END:
+                self._end()
+                return
+            self._latest = batch
+            self._num_delivered += 1
+            if self._num_delivered == self._num_batches:
+                self._has_ended = True
+                if self._has_state:
+                    # The loader sees the end of its pass too; its state may depend on it.
+                    next(batches, None)
+            yield batch
+
+    def _taken(self, batches: Iterator[Any]) -> Any:
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+        if self._ahead:
+            self._held_state = None
+            return self._ahead.pop()
+        try:
+            return next(batches, _END)
+        except BaseException:
+            if self._num_delivered % self.group_size == 0:
+                self._held_state = self._group_state
+            raise
+
+    def _end(self) -> None:
+        self._has_ended = True
+        if self._num_batches is not None:
+            warnings.warn(
+                f"dataloader ended {self._num_batches - self._num_delivered} batches before the "
+                "end that its length says; other ranks may wait for these",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the latest batch is the last one; without a length, one more is read to see."""
+        is_known = self._num_batches is not None or self._ahead or self._error
+        if self._has_ended or is_known or self._batches is None:
+            return self._has_ended
+        if self._has_state:
+            self._held_state = self.loader.state_dict()
+        try:
+            self._ahead = list(islice(self._batches, 1))
+        except Exception as error:
+            # This is the next batch's; the latest one is sound.
+            self._error = error
+            return False
+        if not self._ahead:
+            self._has_ended, self._held_state = True, None
+        return self._has_ended
+
+    def close(self) -> None:
+        """Let go of the pass; the place stays as it is, and the loader stays open."""
+        if self._batches is not None:
+            self._held_state = self._own_state()
+            self._batches = iter(())
+
+    # The state.
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the training loop is: the next batch, and the loader's own state."""
+        return self.state_before(0)
+
+    def state_before(self, num_batches: int) -> dict[str, Any]:
+        """Return where the training loop was before the latest batches, if these are one group."""
+        num_batches = check_integer("num_batches", num_batches, 0, self._num_delivered)
+        own = self._own_state(num_batches)
+        if self._has_ended and not num_batches:
+            return {"epoch": self._epoch + 1, "num_batches": 0, **self.sizes, "loader": own}
+        if self._num_before is None:
+            # In batches of several sizes; the loader's own state says where.
+            return {"epoch": self._epoch, "num_batches": self._num_delivered, "loader": own}
+        count = self._num_before + self._num_delivered - num_batches
+        return {"epoch": self._epoch, "num_batches": count, **self.sizes, "loader": own}
+
+    def _own_state(self, num_batches: int = 0) -> Any:
+        if not self._has_state:
+            return None
+        if num_batches == 0:
+            return self.loader.state_dict() if self._held_state is None else self._held_state
+        since = (self._num_delivered - 1) % self.group_size + 1
+        if num_batches != since:
+            raise InvalidValueError(
+                f"num_batches={num_batches} must be 0 or {since}, back to the beginning of the "
+                f"group: {type(self.loader).__name__} cannot tell other states afterwards"
+            )
+        return self._group_state
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], /) -> None:
+        """Go on where a state was saved; an error changes nothing."""
+        if not isinstance(state_dict, Mapping) or not {"epoch", "num_batches"} <= state_dict.keys():
+            raise CursorFormatError(
+                f"state={state_dict!r:.80} must be a mapping with the keys 'epoch' and "
+                "'num_batches'; pass what state_dict() returned"
+            )
+        epoch = check_integer("epoch", state_dict["epoch"], 0)
+        count = check_integer("num_batches", state_dict["num_batches"], 0)
+        own = state_dict.get("loader")
+        then = {name: state_dict.get(name) for name in self.sizes}
+        if count and not self._has_state and then != self.sizes:
+            saved, now = (", ".join(f"{n}={v}" for n, v in s.items()) for s in (then, self.sizes))
+            raise PlanMismatchError(
+                f"the state was saved with {saved}, and now it is {now}; this loader cannot resume "
+                "in the middle of an epoch with other sizes; use one of Feedline's loaders, or the "
+                "same sizes",
+                {name: (then[name], size) for name, size in self.sizes.items()},
+            )
+        if count and self._has_state and own is None:
+            raise PlanMismatchError(
+                f"the state was saved after {count} batches of a loader without a state, and "
+                f"{type(self.loader).__name__} cannot resume there; use the same loader, or a state "
+                "from the end of an epoch",
+                {"dataloader": (None, type(self.loader).__name__)},
+            )
+        if self._has_state and own is not None:
+            self.loader.load_state_dict(own)
+        self._go_to(epoch, None if self._has_state and then != self.sizes else count)
+
+
+class ForeignBatch:
+    """The record of a batch of which nothing is known but the batch itself."""
+
+    ids = None
+    is_real = None
+    bucket = None
+
+    def __init__(self, number: int, batch: Any, peers: Peers) -> None:
+        self.number = number
+        self._batch = batch
+        self._peers = peers
+
+    @property
+    def num_real(self) -> int | None:
+        """How many samples it has: as many as its first array is long, or None."""
+        return num_samples_of(self._batch)
+
+    @property
+    def num_real_of_all_ranks(self) -> int | None:
+        """How many samples the batch has on all ranks; None unless there is one."""
+        return self.num_real if self._peers.world_size == 1 else None
+
+
+def num_samples_of(batch: Any) -> int | None:
+    """Return how many samples a batch has by its first array or list, or None if it has neither.
+
+    Examples:
+        >>> num_samples_of({"x": [1, 2, 3]}), num_samples_of([{"x": 1}, {"x": 2}])
+        (3, 2)
+    """
+    is_real = getattr(batch, "is_real", None)
+    if is_real is not None:
+        return int(is_real.sum())
+    shape = getattr(batch, "shape", None)
+    if shape is not None:
+        return int(shape[0]) if len(shape) else 1
+    if isinstance(batch, Mapping):
+        return num_samples_of(next(iter(batch.values()), None))
+    if isinstance(batch, tuple | list):
+        # A list of records has a sample in each; a list of arrays has them side by side.
+        if batch and isinstance(batch[0], Mapping):
+            return len(batch)
+        if batch and not isinstance(batch[0], int | float | str | bytes):
+            inner = num_samples_of(batch[0])
+            return len(batch) if inner is None else inner
+        return len(batch)
+    return None
+
+
+def _method(owner: Any, name: str) -> Callable[..., Any] | None:
+    found = getattr(owner, name, None)
+    return found if callable(found) and not isinstance(owner, Mapping) else None
+
+
+def _count(owner: Any, name: str) -> int | None:
+    """Return a count that an object tells of itself, if it does."""
+    found = getattr(owner, name, None)
+    return found if isinstance(found, int) and not isinstance(found, bool) and found > 0 else None
