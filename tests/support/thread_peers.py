@@ -13,7 +13,7 @@ class Room:
     def __init__(self, world_size: int, timeout: float = 10.0) -> None:
         self.world_size = world_size
         self.barrier = threading.Barrier(world_size, timeout=timeout)
-        self.told = [0] * world_size
+        self.told: list[Any] = [0] * world_size
 
 
 class ThreadPeers:
@@ -27,12 +27,15 @@ class ThreadPeers:
 
     def maximum(self, value: int) -> int:
         assert 0 <= value < 2**63
+        return int(max(self.gather(value, 0)))
+
+    def gather(self, value: Any, timeout: float) -> list[Any]:
         self.num_calls += 1
         self._room.told[self.rank] = value
         self._room.barrier.wait()
-        largest = max(self._room.told)
+        told = list(self._room.told)
         self._room.barrier.wait()
-        return largest
+        return told
 
 
 def on_ranks(world_size: int, work: Callable[[ThreadPeers], Any], timeout: float = 10.0) -> Any:
