@@ -17,14 +17,14 @@ from feedline.errors import FeedlineError, InvalidValueError
 __all__ = ["pack"]
 
 if TYPE_CHECKING:
-    from feedline.store.packing import PackResult
+    from feedline.packing import PackResult
 
     # Generic in the stubs of new releases, and not in old ones when run.
     _Param = click.ParamType[Any]
 else:
     _Param = click.ParamType
 
-# Those of feedline.store.packing, which would import numpy for a help text.
+# Those of feedline.packing, which would import numpy for a help text.
 _FORMATS = ("safetensors", "npy", "pt", "parquet")
 
 _UNITS = {"": 1, "b": 1}
@@ -171,7 +171,7 @@ def pack(
             quiet=quiet,
         )
         return
-    from feedline.store.packing import pack as pack_source
+    from feedline.packing import pack as pack_source
 
     # With one source, a folder of .npy files is one of columns; several are read in turn.
     source: Any = sources[0] if len(sources) == 1 else list(sources)

@@ -14,7 +14,7 @@ from feedline.cli.printing import print_json
 from feedline.errors import InvalidValueError
 
 if TYPE_CHECKING:
-    from feedline.store.packing.anndata_pack import AnnDataPackResult
+    from feedline.packing.anndata.packer import AnnDataPackResult
 
 __all__ = ["are_anndata", "check_options", "run_pack_anndata"]
 
@@ -32,7 +32,7 @@ _ONLY_TABLES = [
 
 def are_anndata(sources: tuple[str, ...]) -> bool:
     """Whether the sources are AnnData files; raise if only some of them are."""
-    from feedline.store.packing.anndata_sources import is_anndata
+    from feedline.packing.anndata.sources import is_anndata
 
     kinds = {is_anndata(Path(source)): source for source in sources}
     if len(kinds) > 1:
@@ -61,7 +61,7 @@ def run_pack_anndata(
     **options: Any,
 ) -> None:
     """Pack, and print what was written."""
-    from feedline.store.packing.anndata_pack import SOURCE_ROW, pack_anndata
+    from feedline.packing.anndata.packer import SOURCE_ROW, pack_anndata
 
     options["source_row"] = SOURCE_ROW if has_source_row else None
     try:

@@ -12,7 +12,7 @@ from feedline.cli.printing import print_json
 from feedline.errors import InvalidValueError
 
 if TYPE_CHECKING:
-    from feedline.store.verify import VerifyResult
+    from feedline.store import VerifyResult
 
 __all__ = ["verify"]
 
@@ -33,7 +33,7 @@ def verify(folder: Path, threads: int | None, as_json: bool, quiet: bool) -> Non
       feedline verify packed
       feedline verify packed --json
     """
-    from feedline.store.verify import verify as verify_folder
+    from feedline.store import verify as verify_folder
 
     if folder.is_file():
         raise InvalidValueError(

@@ -1,0 +1,169 @@
+"""`verify`: whether every chunk of a folder is what was written."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from feedline.errors import StoreError, check_integer
+from feedline.store.checksums import files_of
+from feedline.store.integrity import check_file
+from feedline.store.manifest import MANIFEST_NAME, ChunkFile, Manifest, read_manifest
+from feedline.store.paths import file_in
+from feedline.store.progress import open_progress
+
+__all__ = ["Fault", "VerifyResult", "verify"]
+
+
+class Fault(NamedTuple):
+    """A file that is not as it should be, and in what way."""
+
+    path: Path
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifyResult:
+    """What `verify` found.
+
+    `num_unchecked` counts the chunks for which no checksum was recorded and that hold none
+    themselves: of those only size, types and number of samples are known to be right.
+    """
+
+    folder: Path
+    num_samples: int
+    num_chunks: int
+    num_bytes: int
+    num_unchecked: int
+    faults: tuple[Fault, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether there is no fault."""
+        return not self.faults
+
+
+def verify(
+    folder: str | os.PathLike[str],
+    *,
+    progress: bool | None = None,
+    num_threads: int | None = None,
+) -> VerifyResult:
+    """Read every chunk of a folder, and return all faults: there may be many.
+
+    A folder of splits is checked with all of them. Every chunk must be there, with the bytes, the
+    checksum, the columns and the number of samples that are recorded, and nothing else must be
+    there; hidden files are passed over. Where no checksums are recorded, `.pt` chunks are checked
+    by those inside of them.
+
+    Args:
+        folder: The folder with `metadata.json`, or with splits.
+        progress: Whether to show progress on stderr; by default if that is a terminal.
+        num_threads: The number of threads; by default that of the processor's cores.
+
+    Raises:
+        StoreError: If a `metadata.json` is missing or malformed.
+
+    Examples:
+        >>> import tempfile
+        >>> import numpy as np
+        >>> from feedline.store import pack
+        >>> with tempfile.TemporaryDirectory() as parent:
+        ...     result = pack({"x": np.arange(10)}, f"{parent}/data", chunk_samples=4)
+        ...     _ = (result.folder / "chunk-000001.safetensors").write_bytes(b"altered")
+        ...     found = verify(result.folder)
+        >>> found.ok, [fault.path.name for fault in found.faults]
+        (False, ['chunk-000001.safetensors'])
+    """
+    root = Path(folder)
+    if num_threads is None:
+        num_threads = os.cpu_count() or 1
+    num_threads = check_integer("num_threads", num_threads, 1, 1024)
+    manifests = [read_manifest(part) for part in _parts_of(root)]
+    # Entries are checked before anything is read: a malformed one is no fault of a chunk.
+    files = [(m, number, m.file(number)) for m in manifests for number in range(len(m))]
+    found: list[tuple[bool, list[str]]] = []
+    with open_progress(progress) as bars, ThreadPoolExecutor(num_threads) as pool:
+        bars.begin("verifying", sum(file.num_bytes or 0 for *_, file in files), unit="bytes")
+        checks = {id(manifest): _Check(manifest, bars.advance) for manifest in manifests}
+        try:
+            found = list(pool.map(lambda entry: checks[id(entry[0])].run(*entry[1:]), files))
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    faults = {
+        text: Fault(manifest.folder / file.path, text)
+        for (manifest, _, file), (_, texts) in zip(files, found, strict=True)
+        for text in texts
+    }
+    extra = [
+        Fault(path, f"{path}: is not in {MANIFEST_NAME}; remove it, or pack again")
+        for path in _list_unknown(root, manifests)
+    ]
+    return VerifyResult(
+        folder=root,
+        num_samples=sum(manifest.num_samples for manifest in manifests),
+        num_chunks=len(files),
+        num_bytes=sum(file.num_bytes or 0 for *_, file in files),
+        num_unchecked=sum(not was_compared for was_compared, _ in found),
+        faults=(*faults.values(), *extra),
+    )
+
+
+class _Check:
+    """Checks the chunks of one folder."""
+
+    def __init__(self, manifest: Manifest, on_bytes: Callable[[int], None]) -> None:
+        # Here, because that module reads all formats and this one may be asked for alone.
+        from feedline.store.folder import FolderStore
+
+        self._folder = manifest.folder
+        self._on_bytes = on_bytes
+        self._store: Any = FolderStore(manifest.folder)
+
+    def run(self, number: int, file: ChunkFile) -> tuple[bool, list[str]]:
+        """Return whether a chunk could be compared with a checksum, and its faults."""
+        was_compared = True
+        try:
+            path = file_in(self._folder, file.path, may_be_folder=True)
+            was_compared = check_file(path, file, self._on_bytes)
+            if not was_compared:
+                _check_size(path, file)
+            self._store.check_chunk(number)
+        except StoreError as error:
+            return was_compared, [str(error)]
+        return was_compared, []
+
+
+def _check_size(path: Path, file: ChunkFile) -> None:
+    size = sum(part.stat().st_size for part in files_of(path))
+    if file.num_bytes is not None and size != file.num_bytes:
+        raise StoreError(
+            f"{path}: has {size} bytes and was written with {file.num_bytes}; it is cut short or "
+            "was replaced, restore it or pack again"
+        )
+
+
+def _parts_of(root: Path) -> list[Path]:
+    """Return the folders that have a `metadata.json`: this one, or its splits."""
+    if (root / MANIFEST_NAME).exists() or not root.is_dir():
+        return [root]
+    parts = sorted(p for p in root.iterdir() if p.is_dir() and not p.name.startswith("."))
+    # If one is a split, all must be: a split without metadata is as bad as a folder without.
+    return parts if any((part / MANIFEST_NAME).exists() for part in parts) else [root]
+
+
+def _list_unknown(root: Path, manifests: list[Manifest]) -> Iterator[Path]:
+    """Yield the files that no metadata tells of; hidden ones are left to the system."""
+    known = {manifest.folder / MANIFEST_NAME for manifest in manifests}
+    known |= {m.folder / os.path.normpath(entry["path"]) for m in manifests for entry in m.entries}
+    for parent, folders, files in os.walk(root):
+        at = Path(parent)
+        folders[:] = sorted(f for f in folders if not f.startswith(".") and at / f not in known)
+        for name in sorted(files):
+            if not name.startswith(".") and at / name not in known:
+                yield at / name
