@@ -26,10 +26,10 @@ from feedline.chunks import RandomSampler
 from feedline.errors import InvalidValueError, PackError
 from feedline.feed import ChunkLoader
 from feedline.packing.anndata import nodes, shards
-from feedline.packing.anndata.shuffle import RowShuffle
 from feedline.packing.anndata.sources import AnnDataFiles
 from feedline.packing.anndata.writer import AnnDataWriter
 from feedline.packing.keys import row_keys
+from feedline.packing.shuffle import Shuffle
 from feedline.store import CsrStore, DenseStore, open_anndata, pack_anndata
 from pack_data import partial_of, read_tree
 
@@ -123,11 +123,13 @@ def test_memory_changes_nothing(
     options: dict[str, Any] = {"chunk_rows": 32, "shard_rows": 500}
     pack_anndata(source, tmp_path / "large", memory_budget=2**28, **options)
     num_spills = []
-    deal = RowShuffle._deal
+    deal = Shuffle._deal
     monkeypatch.setattr(
-        RowShuffle,
+        Shuffle,
         "_deal",
-        lambda self, rows, spills: num_spills.append(len(spills)) or deal(self, rows, spills),
+        lambda self, rows, spills, places: (
+            num_spills.append(len(spills)) or deal(self, rows, spills, places)
+        ),
     )
     pack_anndata(source, tmp_path / "small", memory_budget=2**20, **options)
     assert max(num_spills) > 1

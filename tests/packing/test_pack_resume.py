@@ -391,6 +391,26 @@ def test_memory_stays_within_the_budget(tmp_path: Path, kind: str, shuffle: bool
     assert json.loads(output)["grown_bytes"] < budget + reserve < arrays["x"].nbytes / 2
 
 
+def test_a_run_begun_by_another_release_is_refused_and_can_be_started_over(tmp_path: Path) -> None:
+    folder = partial_of(tmp_path / "out")
+    folder.mkdir()
+    # As a run of an earlier release leaves it: chunks and spills of that release, half-done.
+    header = {"format": "feedline.pack", "version": 1, "parameters": {"format": "npy"}}
+    dealt = {"dealt": 2, "is_all": True, "spills": [[2]]}
+    journal = "".join(json.dumps(entry) + "\n" for entry in (header, dealt))
+    (folder / "journal.jsonl").write_text(journal)
+    (folder / "spills").mkdir()
+    (folder / "spills" / "0-1-0.rows").write_bytes(bytes(32))
+    before = read_tree(folder)
+    source = {"item": np.arange(9)}
+    with pytest.raises(PackError, match="another release.*version 1, not 2.*resume=False"):
+        pack(source, tmp_path / "out", shuffle=True)
+    assert {name: data for name, data in read_tree(folder).items() if name != "lock"} == before
+    pack(source, tmp_path / "out", shuffle=True, resume=False)
+    pack(source, tmp_path / "plain", shuffle=True)
+    assert read_tree(tmp_path / "out") == read_tree(tmp_path / "plain")
+
+
 @pytest.mark.parametrize("kind", ["file", "link", "no-permission"])
 def test_a_folder_whose_parent_cannot_be_made_is_refused(tmp_path: Path, kind: str) -> None:
     parent = tmp_path / "parent"

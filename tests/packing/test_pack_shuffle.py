@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from chance import LIMIT, chi_square_z, correlation_z
 from feedline.packing import pack
 from feedline.packing.keys import row_keys
-from feedline.packing.spills import Spill, Spills
+from feedline.packing.shuffle import Shuffle, Spill
 from pack_data import make_arrays, make_source, read_folder, read_tree, write_parquet
 
 
@@ -81,13 +81,13 @@ def test_a_spill_that_outgrows_memory_is_dealt_again(
     lines = [f"{n},{'-' * 100_000 if n < 12 else ''}" for n in range(60_000)]
     (tmp_path / "a.csv").write_text("\n".join(["item,pad", *lines]))
     parts = set()
-    append = Spills.append
+    deal = Shuffle._deal
 
-    def watched(spills: Spills, spill: Spill, rows: Any) -> None:
-        parts.add(spill.num_parts)
-        append(spills, spill, rows)
+    def watched(shuffle: Shuffle, rows: Any, spills: list[Spill], places: Any) -> None:
+        parts.add(spills[0].num_parts)
+        deal(shuffle, rows, spills, places)
 
-    monkeypatch.setattr(Spills, "append", watched)
+    monkeypatch.setattr(Shuffle, "_deal", watched)
     options = {"columns": ["item"], "memory_budget": 2**20, "chunk_samples": 5000}
     found = shuffled_items(tmp_path / "out", tmp_path / "a.csv", **options)
     assert min(parts) == 1

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.packing.batch import Batch, SourceFault, as_column
-from feedline.packing.file_list import describe_files
-from feedline.packing.names import Selection, select
+from feedline.packing.files import describe_files
+from feedline.packing.settings import Selection, select
 
 __all__ = ["ArraySource", "NpyFiles"]
 

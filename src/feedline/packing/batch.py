@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.errors import PackError
-from feedline.store.columns import Column
+from feedline.store.columns import Column, columns_of
 
 __all__ = ["Batch", "Source", "SourceFault", "as_column", "check_batches"]
 
@@ -43,6 +43,15 @@ class Batch:
         """Return some of the rows."""
         arrays = {name: array[start:stop] for name, array in self.arrays.items()}
         return Batch(self.where, self.row + start, arrays)
+
+    @classmethod
+    def joined(cls, parts: list[Batch]) -> Batch:
+        """Return neighbouring batches as one."""
+        first = parts[0]
+        if len(parts) == 1:
+            return first
+        arrays = {n: np.concatenate([part.arrays[n] for part in parts]) for n in first.arrays}
+        return cls(first.where, first.row, arrays)
 
 
 class Source(Protocol):
@@ -78,10 +87,7 @@ def as_column(where: str, row: int, name: str, array: NDArray[Any]) -> NDArray[A
 
 def columns_in(batch: Batch) -> list[Column]:
     """Return the columns of a batch."""
-    return [
-        Column(name, array.dtype.name, tuple(array.shape[1:]))
-        for name, array in batch.arrays.items()
-    ]
+    return columns_of(batch.arrays, {})
 
 
 def check_batches(batches: Iterable[Batch], columns: Iterable[Column]) -> Iterator[Batch]:
@@ -101,15 +107,3 @@ def check_batches(batches: Iterable[Batch], columns: Iterable[Column]) -> Iterat
                     "the column, or leave it out by columns=[…]"
                 )
         yield batch
-
-
-def concatenate(parts: list[Batch]) -> Batch:
-    """Return neighbouring batches as one."""
-    if len(parts) == 1:
-        return parts[0]
-    first = parts[0]
-    return Batch(
-        first.where,
-        first.row,
-        {name: np.concatenate([part.arrays[name] for part in parts]) for name in first.arrays},
-    )

@@ -1,29 +1,94 @@
-"""Writes chunks in threads and enters each in the journal once it is on disk."""
+"""Cuts rows into chunks, writes them in threads, and enters each in the journal once on disk."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from feedline.errors import PackError
 from feedline.packing.formats import chunk_name, write_chunk
 from feedline.packing.journal import Entry, Journal
 from feedline.store.checksums import checksum_files, files_of
+from feedline.store.columns import Column
 from feedline.store.manifest import ChunkFile
 from feedline.store.writing import remove, reported, sync, sync_chunk
 
-__all__ = ["ChunkWriter"]
+__all__ = ["ChunkWriter", "Cutter"]
+
+_Arrays = Mapping[str, Any]
 
 # Many small chunks share the cost of waiting for the disk.
 _COMMIT_BYTES = 2**26
 _COMMIT_SECONDS = 0.25
+
+
+class Cutter:
+    """Collects the rows of one folder, from `position` on, and hands over each chunk when full."""
+
+    def __init__(
+        self,
+        *,
+        columns: list[Column],
+        chunk_samples: int,
+        position: int,
+        finished: Collection[int],
+        on_chunk: Callable[[int, _Arrays], None],
+    ) -> None:
+        self._columns = columns
+        self._chunk_samples = chunk_samples
+        self._finished = finished
+        self._on_chunk = on_chunk
+        self._open: dict[str, NDArray[Any]] | None = None
+        self.position = position
+
+    def add(self, arrays: _Arrays) -> None:
+        """Take the next rows."""
+        num_rows = len(next(iter(arrays.values())))
+        done = 0
+        while done < num_rows:
+            number, offset = divmod(self.position, self._chunk_samples)
+            count = min(num_rows - done, self._chunk_samples - offset)
+            if number not in self._finished:
+                self._copy(arrays, done, offset, count)
+            done += count
+            self.position += count
+            if offset + count == self._chunk_samples:
+                self._hand_over(number)
+
+    def skip(self, num_rows: int) -> None:
+        """Pass over rows, all of finished chunks."""
+        assert self._open is None
+        self.position += num_rows
+
+    def finish(self) -> None:
+        """Hand over the last chunk, which may be short."""
+        self._hand_over(self.position // self._chunk_samples)
+
+    def _copy(self, arrays: _Arrays, start: int, offset: int, count: int) -> None:
+        if self._open is None:
+            assert offset == 0, "the rows of an unfinished chunk come from its first one on"
+            self._open = {
+                column.name: np.empty((self._chunk_samples, *column.shape), column.dtype)
+                for column in self._columns
+            }
+        for name, values in self._open.items():
+            values[offset : offset + count] = arrays[name][start : start + count]
+
+    def _hand_over(self, number: int) -> None:
+        if self._open is None:
+            return
+        size = self.position - number * self._chunk_samples
+        chunk = {name: values[:size] for name, values in self._open.items()}
+        self._open = None
+        self._on_chunk(number, chunk)
 
 
 class ChunkWriter:
@@ -66,7 +131,7 @@ class ChunkWriter:
             self._take_over(entries)
         self.num_resumed = sum(len(chunks) for chunks in self.finished)
 
-    def submit(self, split: int, number: int, arrays: Mapping[str, NDArray[Any]]) -> None:
+    def submit(self, split: int, number: int, arrays: _Arrays) -> None:
         """Have a chunk written; wait if too many are in memory."""
         self._room.acquire()
         if self._error is not None:
@@ -90,7 +155,7 @@ class ChunkWriter:
         """Return where a chunk is written."""
         return self._folders[split] / chunk_name(self._format, number)
 
-    def _run(self, split: int, number: int, arrays: Mapping[str, NDArray[Any]]) -> None:
+    def _run(self, split: int, number: int, arrays: _Arrays) -> None:
         try:
             if self._error is None:
                 self._write(split, number, arrays)
@@ -101,7 +166,7 @@ class ChunkWriter:
             del arrays
             self._room.release()
 
-    def _write(self, split: int, number: int, arrays: Mapping[str, NDArray[Any]]) -> None:
+    def _write(self, split: int, number: int, arrays: _Arrays) -> None:
         path = self.path(split, number)
         num_samples = len(next(iter(arrays.values())))
         with reported(path):
@@ -156,14 +221,7 @@ class ChunkWriter:
             path = self.path(entry["split"], entry["chunk"])
             if not path.exists() or _size_of(path) != entry["bytes"]:
                 continue
-            groups = entry.get("groups")
-            self.finished[entry["split"]][entry["chunk"]] = ChunkFile(
-                path=path.name,
-                num_samples=entry["samples"],
-                num_bytes=entry["bytes"],
-                checksum=entry["checksum"],
-                groups=None if groups is None else tuple(groups),
-            )
+            self.finished[entry["split"]][entry["chunk"]] = ChunkFile.from_entry(entry)
         for folder, finished in zip(self._folders, self.finished, strict=True):
             folder.mkdir(parents=True, exist_ok=True)
             known = {file.path for file in finished.values()}

@@ -9,19 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from feedline.errors import InvalidValueError
-from feedline.packing.batch import Source, SourceFault, columns_in
-from feedline.packing.chunk_writer import ChunkWriter
-from feedline.packing.file_list import describe_files
-from feedline.packing.formats import stored_columns
+from feedline.packing.batch import SourceFault
+from feedline.packing.files import check_unchanged
 from feedline.packing.pipeline import Pipeline
-from feedline.packing.settings import DEFAULT_MEMORY, Settings, make_settings
+from feedline.packing.settings import DEFAULT_MEMORY, Settings
 from feedline.packing.sources import open_source, paths_of
-from feedline.packing.splits import Splits, make_splits
-from feedline.packing.workshop import Workshop
+from feedline.packing.workshop import Workshop, check_apart
 from feedline.store.columns import Column
-from feedline.store.manifest import read_manifest, write_manifest
-from feedline.store.progress import Progress, open_progress
-from feedline.store.writing import reported, sync
+from feedline.store.manifest import read_manifest
+from feedline.store.progress import open_progress
 
 __all__ = ["PackResult", "pack"]
 
@@ -105,7 +101,7 @@ def pack(
         >>> result.num_samples, result.num_chunks, result.splits
         (10, 3, {'train': 8, 'validation': 2})
     """
-    settings = make_settings(
+    settings = Settings(
         format=format,
         columns=columns,
         chunk_samples=chunk_samples,
@@ -117,16 +113,16 @@ def pack(
         memory_budget=memory_budget,
     )
     workshop = Workshop(folder, overwrite=overwrite)
-    _check_apart(source, workshop.folder)
+    check_apart(paths_of(source), workshop.folder)
     with open_progress(progress) as bars:
-        reader = open_source(source, settings.selection, settings.num_threads)
-        job = _Job(settings, reader, _first_columns(reader))
-        workshop.open(job.parameters, resume=resume)
+        reader = open_source(source, settings.selection, settings.threads)
+        pipeline = Pipeline(settings, reader)
+        workshop.open(pipeline.parameters, resume=resume)
         num_resumed = 0
         try:
             if not workshop.is_published:
-                num_resumed = job.run(workshop, bars)
-                _check_unchanged(reader.identity)
+                num_resumed = pipeline.run(workshop, bars)
+                check_unchanged(reader.identity)
                 workshop.publish()
             workshop.clear()
         except (SourceFault, InvalidValueError):
@@ -137,98 +133,6 @@ def pack(
             workshop.journal.close()
             workshop.unlock()
     return _result(workshop.folder, tuple(settings.shares), num_resumed)
-
-
-class _Job:
-    """A source with its columns known, and all that follows from them."""
-
-    def __init__(self, settings: Settings, source: Source, columns: list[Column]) -> None:
-        self._settings = settings
-        self._source = source
-        self._columns = columns
-        self._stored = stored_columns(settings.format, columns)
-        self._row_bytes = sum(column.row_bytes for column in self._stored)
-        self._chunk_samples = settings.num_samples_per_chunk(self._row_bytes)
-        self._splits: Splits = make_splits(settings.shares, settings.seed, self._row_bytes)
-        if source.num_rows is not None:
-            _refuse_empty(self._splits, self._splits.counts(source.num_rows))
-
-    @property
-    def parameters(self) -> dict[str, Any]:
-        """All that the result depends on."""
-        return self._settings.describe(self._source.identity, self._columns, self._chunk_samples)
-
-    def run(self, workshop: Workshop, progress: Progress) -> int:
-        """Write all chunks and their metadata; return how many were there already."""
-        folders = [workshop.data / name for name in self._splits.names]
-        writer = ChunkWriter(
-            folders=folders,
-            format_=self._settings.format,
-            chunk_samples=self._chunk_samples,
-            journal=workshop.journal,
-            entries=workshop.entries,
-            num_threads=self._settings.num_threads,
-            num_waiting=self._settings.num_waiting_chunks(self._chunk_samples * self._row_bytes),
-        )
-        try:
-            counts = Pipeline(
-                settings=self._settings,
-                source=self._source,
-                columns=self._columns,
-                splits=self._splits,
-                chunk_samples=self._chunk_samples,
-                workshop=workshop,
-                writer=writer,
-                progress=progress,
-            ).run()
-            _refuse_empty(self._splits, counts)
-            writer.finish()
-        except BaseException:
-            writer.abandon()
-            raise
-        with reported(workshop.data):
-            for folder, count, finished in zip(folders, counts, writer.finished, strict=True):
-                files = [finished[number] for number in range(len(finished))]
-                assert sum(file.num_samples for file in files) == count
-                write_manifest(folder, files, self._stored)
-            sync([*folders, workshop.data])
-        return writer.num_resumed
-
-
-def _first_columns(source: Source) -> list[Column]:
-    for batch in source.batches(0):
-        if batch.num_rows:
-            return columns_in(batch)
-    raise SourceFault("source has 0 rows and must have at least 1; check that it is the right one")
-
-
-def _check_unchanged(identity: dict[str, Any]) -> None:
-    """Raise if files have changed while they were read."""
-    paths = [Path(path) for path, *_ in identity.get("files", ())]
-    if paths and describe_files(identity["kind"], paths) != identity:
-        raise SourceFault(
-            "source has changed while it was packed, so what was read is a mixture; pack again "
-            "when it is complete"
-        )
-
-
-def _refuse_empty(splits: Splits, counts: list[int]) -> None:
-    for name, count in zip(splits.names, counts, strict=True):
-        if not count:
-            raise SourceFault(
-                f"split {name!r} gets 0 of {sum(counts)} rows and must get at least 1; give it a "
-                "larger share, or more rows"
-            )
-
-
-def _check_apart(source: Any, folder: Path) -> None:
-    """Raise if the source is in the folder to write, which would be replaced at the end."""
-    target = folder.resolve()
-    for path in paths_of(source):
-        if path.resolve().is_relative_to(target):
-            raise InvalidValueError(
-                f"source={str(path)!r} must not be in folder={str(folder)!r}; choose another folder"
-            )
 
 
 def _result(folder: Path, splits: tuple[str, ...], num_resumed: int) -> PackResult:

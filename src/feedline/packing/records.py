@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from feedline.errors import InvalidValueError
 from feedline.packing.batch import Batch, SourceFault, as_column
-from feedline.packing.names import Selection, select
+from feedline.packing.settings import Selection, select
 
 __all__ = ["Records"]
 

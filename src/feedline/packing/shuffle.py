@@ -1,242 +1,297 @@
-"""The two passes of a shuffle: deal rows to spills, then sort each spill."""
+"""A shuffle that is larger than memory.
+
+Every row has a random key, and the shuffled order is that of the keys. Rows are dealt to files, the
+spills, by ranges of keys; each spill is then sorted in memory, or dealt again to finer ranges if it
+is too large. So the order depends on neither the number of spills nor the memory.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor
+from dataclasses import astuple, dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.packing.batch import Batch
+from feedline.errors import PackError
 from feedline.packing.journal import Entry, Journal
 from feedline.packing.keys import Seed, row_keys
-from feedline.packing.spills import Spill, Spills, part_of
+from feedline.packing.rows import (
+    Ragged,
+    Rows,
+    concatenate_rows,
+    num_bytes_of,
+    part_of_rows,
+    read_rows,
+    take_rows,
+    write_rows,
+)
 from feedline.store.writing import remove, reported, sync
 
-__all__ = ["Dealer", "deal_again", "num_parts_for"]
+__all__ = ["Shuffle", "Spill"]
 
+# Columns beside those of the rows; no column of a source can have such a name.
+_KEY = "\0key"
+_SPLIT = "\0split"
 _MAX_PARTS = 256
 _NUM_PARTS_IF_UNKNOWN = 64
 # Beyond this the numbers of parts would not fit the arithmetic; keys never get that close.
 _MAX_NUM_PARTS = 2**31
-# What sorting needs beside a row: its key, its place, and the label that it is grouped by.
-_WORK_BYTES = 24
+# What sorting needs beside a row and its key: its place, and the part that it is grouped by.
+_WORK_BYTES = 16
 
 
-def rows_in(num_bytes: int, row_bytes: int) -> int:
-    """Return how many rows can be held and sorted in so much memory."""
-    return max(1, num_bytes // (row_bytes + _WORK_BYTES))
+@dataclass(eq=False)
+class Spill:
+    """The rows of a split whose keys are in range `part` of `num_parts` equal ones: one file."""
+
+    split: int
+    num_parts: int
+    part: int
+    num_rows: int = 0
+    num_bytes: int = 0
+
+    @property
+    def name(self) -> str:
+        """The name of the file."""
+        return f"{self.split}-{self.num_parts}-{self.part}.rows"
 
 
-def num_parts_for(num_rows: int | None, max_rows: int) -> int:
-    """Return to how many spills rows are dealt so that each of them probably fits in memory."""
-    if num_rows is None:
-        return _NUM_PARTS_IF_UNKNOWN
-    return max(1, min(_MAX_PARTS, -(-num_rows * 5 // (max_rows * 4))))
-
-
-class Dealer:
-    """The first pass: appends every row to a spill by its key and its split.
+class Shuffle:
+    """Takes all rows, and then gives back those of each split in another order.
 
     Args:
-        spills: The files.
-        journal: Where it is entered how long the files are.
-        entries: What the journal of an interrupted run holds.
+        folder: Where to keep spills.
+        seed: What the order depends on.
+        num_bytes: About how many bytes of rows there will be; None if nobody knows.
+        max_bytes: How many bytes of rows are sorted at once; twice as many are needed for moments.
+        pool: Threads that write spills.
         num_splits: The number of splits; each has spills of its own.
-        num_parts: The number of spills of each split, unless the journal tells another.
-        max_rows: How many rows are collected before they are written.
-        sync_rows: How many rows are written before the journal is told.
-        pool: Threads for writing.
+        like: No rows, with the columns; by default those of the first rows.
+        journal: Where it is entered what is on disk, for a run that goes on after an interruption.
+        entries: What the journal of the interrupted run holds.
+        sync_bytes: How many bytes are written before the journal is told.
     """
 
     def __init__(
         self,
+        folder: Path,
         *,
-        spills: Spills,
-        journal: Journal,
-        entries: Iterable[Entry],
-        num_splits: int,
-        num_parts: int,
-        max_rows: int,
-        sync_rows: int,
-        pool: ThreadPoolExecutor,
+        seed: Seed,
+        num_bytes: int | None,
+        max_bytes: int,
+        pool: Executor,
+        num_splits: int = 1,
+        like: Rows | None = None,
+        journal: Journal | None = None,
+        entries: Sequence[Entry] = (),
+        sync_bytes: int = 2**30,
     ) -> None:
-        self._spills = spills
-        self._journal = journal
+        self._folder = folder
+        self._seed = seed
+        self._max_bytes = max_bytes
         self._pool = pool
-        self._sync_rows = sync_rows
-        last = next((entry for entry in reversed(list(entries)) if "dealt" in entry), None)
-        self.num_rows = last["dealt"] if last else 0
+        self._like: Rows | None = None if like is None else {**like, _KEY: np.empty(0, np.uint64)}
+        self._journal = journal
+        self._entries = entries
+        self._sync_bytes = sync_bytes
+        self._num_unsynced_bytes = 0
+        self._held: list[Rows] = []
+        self._num_held_bytes = 0
+        last = next((entry for entry in reversed(entries) if "dealt" in entry), None)
+        #: How many rows were taken.
+        self.num_rows: int = last["dealt"] if last else 0
+        #: Whether all rows were.
         self.is_done: bool = bool(last and last["is_all"])
-        counts = last["spills"] if last else [[0] * num_parts for _ in range(num_splits)]
-        self._counts = np.array(counts, np.int64)
-        self._num_synced = self.num_rows
-        self._buffer = np.empty(0 if self.is_done else max_rows, spills.dtype)
-        self._labels = np.empty(len(self._buffer), np.int64)
-        self._num_held = 0
+        if last:
+            self._spills = [Spill(*values) for values in last["spills"]]
+        else:
+            num_parts = _NUM_PARTS_IF_UNKNOWN if num_bytes is None else self._num_parts(num_bytes)
+            splits = range(num_splits)
+            self._spills = [s for split in splits for s in _make_spills(split, 1, 0, num_parts)]
         if not self.is_done:
-            with reported(spills.folder):
+            with reported(folder):
                 self._cut_back()
 
-    def add(self, seed: Seed, batch: Batch, labels: NDArray[np.uint8] | None) -> None:
-        """Deal the next rows; `labels` are their splits."""
-        done = 0
-        while done < batch.num_rows:
-            count = min(batch.num_rows - done, len(self._buffer) - self._num_held)
-            start = self.num_rows + self._num_held
-            keys = row_keys(seed, start, start + count)
-            held = slice(self._num_held, self._num_held + count)
-            part = batch.part(done, done + count)
-            self._spills.fill(self._buffer[held], keys, dict(part.arrays))
-            num_parts = self._counts.shape[1]
-            self._labels[held] = part_of(keys, num_parts)
-            if labels is not None:
-                self._labels[held] += labels[done : done + count].astype(np.int64) * num_parts
-            done += count
-            self._num_held += count
-            if self._num_held == len(self._buffer):
-                self._write()
+    def add(self, rows: Rows, labels: NDArray[np.uint8] | None = None) -> None:
+        """Take the next rows of the source; `labels` are their splits, if there are several."""
+        start, count = self.num_rows, len(next(iter(rows.values())))
+        self.num_rows += count
+        held = {**rows, _KEY: row_keys(self._seed, start, start + count)}
+        if labels is not None:
+            held[_SPLIT] = labels
+        self._held.append(held)
+        self._num_held_bytes += num_bytes_of(held) + _WORK_BYTES * count
+        if self._num_held_bytes >= self._max_bytes // 2:
+            self._write()
 
     def finish(self) -> None:
-        """Write what is held, and enter that all rows are dealt."""
+        """Write what is held: all rows have come."""
         self._write()
-        self._sync(is_all=True)
-        self._buffer, self._labels = self._buffer[:0].copy(), self._labels[:0].copy()
+        self._enter(is_all=True)
         self.is_done = True
 
-    def dealt(self) -> list[list[Spill]]:
-        """Return the spills of each split, in the order of their keys."""
-        return [
-            [
-                Spill(split, len(counts), part, int(count))
-                for part, count in enumerate(counts)
-                if count
-            ]
-            for split, counts in enumerate(self._counts)
-        ]
+    def shuffled(
+        self, split: int = 0, is_finished: Callable[[int, int], bool] | None = None
+    ) -> Iterator[tuple[int, Rows | None]]:
+        """Yield the rows of a split in the order of their keys: their number, and the rows.
+
+        Where `is_finished(start, stop)` says that rows are in finished chunks, there are None, and
+        spills are not read. Spills of finished rows are removed; without it, those that were read.
+        """
+        position = 0
+        spent: list[tuple[Spill, int, int]] = []
+        # A stack, so that what a spill is dealt to comes before the next spill.
+        left = [spill for spill in self._spills[::-1] if spill.split == split and spill.num_rows]
+        while left:
+            spill = left.pop()
+            stop = position + spill.num_rows
+            if is_finished is not None and is_finished(position, stop):
+                yield spill.num_rows, None
+            elif finer := self._deal_again(spill):
+                left += finer[::-1]
+                continue
+            else:
+                for rows in self._sorted(spill):
+                    yield len(rows[_KEY]), rows
+            spent.append((spill, position, stop))
+            position = stop
+            for old in [s for s in spent if is_finished is None or is_finished(*s[1:])]:
+                self._remove(old[0])
+                spent.remove(old)
+
+    def _sorted(self, spill: Spill) -> Iterator[Rows]:
+        rows = concatenate_rows(list(self._frames(spill)))
+        # Frames came in the order of the rows, so equal keys stay in that order.
+        order = np.argsort(_numbers(rows, _KEY), kind="stable")
+        step = max(1, len(order) * self._max_bytes // (4 * max(1, spill.num_bytes)))
+        for first in range(0, len(order), step):
+            yield take_rows(rows, order[first : first + step])
+
+    def _deal_again(self, spill: Spill) -> list[Spill]:
+        """Return spills that hold the rows of one; none if the one itself fits in memory."""
+        found = (entry for entry in self._entries if entry.get("dealt_again") == spill.name)
+        if entry := next(found, None):
+            finer = [Spill(*values) for values in entry["spills"]]
+        else:
+            num_bytes = spill.num_bytes + _WORK_BYTES * spill.num_rows
+            factor = self._num_parts(num_bytes)
+            is_small = num_bytes <= self._max_bytes or spill.num_rows == 1
+            if is_small or spill.num_parts * factor > _MAX_NUM_PARTS:
+                return []
+            finer = _make_spills(spill.split, spill.num_parts, spill.part, factor)
+            for part in finer:
+                self._remove(part)
+            for rows in self._frames(spill):
+                places = part_of(_numbers(rows, _KEY), finer[0].num_parts) - finer[0].part
+                self._deal(rows, finer, places)
+            finer = [part for part in finer if part.num_rows]
+            if self._journal is not None:
+                self._sync(finer)
+                values = [astuple(part) for part in finer]
+                self._journal.append({"dealt_again": spill.name, "spills": values})
+        self._remove(spill)
+        return finer
 
     def _write(self) -> None:
-        num_parts = self._counts.shape[1]
-        groups = self._spills.group(self._buffer[: self._num_held], self._labels[: self._num_held])
+        if not self._held:
+            return
+        rows = dict(concatenate_rows(self._held))
+        self._held, self._num_held_bytes = [], 0
+        num_parts = self._spills[0].num_parts
+        places = part_of(_numbers(rows, _KEY), num_parts)
+        if _SPLIT in rows:
+            places += _numbers(rows, _SPLIT).astype(np.int64) * num_parts
+            del rows[_SPLIT]
+        if self._like is None:
+            self._like = part_of_rows(rows, 0, 0)
+        self._deal(rows, self._spills, places)
+        self._num_unsynced_bytes += num_bytes_of(rows)
+        if self._num_unsynced_bytes >= self._sync_bytes:
+            self._enter(is_all=False)
+
+    def _deal(self, rows: Rows, spills: list[Spill], places: NDArray[np.int64]) -> None:
+        """Append every row to the spill at its place."""
+        dealt = rows if len(spills) == 1 else take_rows(rows, np.argsort(places, kind="stable"))
+        ends = np.cumsum(np.bincount(places, minlength=len(spills))).tolist()
         tasks = [
-            self._pool.submit(self._spills.append, Spill(*_place(label, num_parts), 0), rows)
-            for label, rows in groups
+            self._pool.submit(self._append, spill, part_of_rows(dealt, start, stop), stop - start)
+            for spill, start, stop in zip(spills, [0, *ends], ends, strict=False)
+            if stop > start
         ]
         for task in tasks:
             task.result()
-        for label, rows in groups:
-            self._counts[label // num_parts, label % num_parts] += len(rows)
-        self.num_rows += self._num_held
-        self._num_held = 0
-        if self.num_rows - self._num_synced >= self._sync_rows:
-            self._sync(is_all=False)
 
-    def _sync(self, *, is_all: bool) -> None:
-        paths = [self._spills.path(spill) for spills in self.dealt() for spill in spills]
-        with reported(self._spills.folder):
-            sync([*paths, self._spills.folder])
-        counts = self._counts.tolist()
-        self._journal.append({"dealt": self.num_rows, "is_all": is_all, "spills": counts})
-        self._num_synced = self.num_rows
+    def _append(self, spill: Spill, rows: Rows, count: int) -> None:
+        path = self._folder / spill.name
+        with reported(path), open(path, "ab") as file:
+            spill.num_bytes += write_rows(file, rows)
+        spill.num_rows += count
+
+    def _frames(self, spill: Spill) -> Iterator[Rows]:
+        """Yield the rows of a spill, as they were appended."""
+        assert self._like is not None
+        path = self._folder / spill.name
+        size = path.stat().st_size if path.exists() else -1
+        if size != spill.num_bytes:
+            raise PackError(
+                f"{path}: has {size} bytes and must have {spill.num_bytes}; someone has altered "
+                "the partial folder, so start over by resume=False"
+            )
+        with open(path, "rb") as file:
+            while file.tell() < size:
+                yield read_rows(file, self._like)
+
+    def _enter(self, *, is_all: bool) -> None:
+        """Enter in the journal what is in the spills, once that is on disk."""
+        self._num_unsynced_bytes = 0
+        if self._journal is not None:
+            self._sync(spill for spill in self._spills if spill.num_rows)
+            values = [astuple(spill) for spill in self._spills]
+            self._journal.append({"dealt": self.num_rows, "is_all": is_all, "spills": values})
+
+    def _sync(self, spills: Iterable[Spill]) -> None:
+        with reported(self._folder):
+            sync([*(self._folder / spill.name for spill in spills), self._folder])
+
+    def _remove(self, spill: Spill) -> None:
+        with reported(self._folder):
+            remove(self._folder / spill.name)
 
     def _cut_back(self) -> None:
         """Bring the files back to what the journal says."""
-        folder = self._spills.folder
-        folder.mkdir(parents=True, exist_ok=True)
-        sizes = {
-            spill.name: spill.num_rows * self._spills.dtype.itemsize
-            for spills in self.dealt()
-            for spill in spills
-        }
-        for path in folder.iterdir():
+        self._folder.mkdir(parents=True, exist_ok=True)
+        sizes = {spill.name: spill.num_bytes for spill in self._spills if spill.num_rows}
+        for path in self._folder.iterdir():
             if path.name in sizes:
                 with open(path, "r+b") as file:
                     file.truncate(sizes[path.name])
             else:
                 remove(path)
 
-
-def _place(label: int, num_parts: int) -> tuple[int, int, int]:
-    return label // num_parts, num_parts, label % num_parts
-
-
-def deal_again(
-    spills: Spills, spill: Spill, max_rows: int, journal: Journal, entries: Iterable[Entry]
-) -> list[Spill]:
-    """Return spills that hold the rows of one and fit in memory; the one itself if it does."""
-    for entry in entries:
-        if entry.get("dealt_again") == spill.name:
-            parts = [Spill(*values) for values in entry["spills"]]
-            break
-    else:
-        factor = min(_MAX_PARTS, -(-spill.num_rows * 5 // (max_rows * 4)))
-        if spill.num_rows <= max_rows or spill.num_parts * factor > _MAX_NUM_PARTS:
-            return [spill]
-        parts = _deal_one(spills, spill, factor, max_rows)
-        values = [[s.split, s.num_parts, s.part, s.num_rows] for s in parts]
-        journal.append({"dealt_again": spill.name, "spills": values})
-    with reported(spills.folder):
-        remove(spills.path(spill))
-    found: list[Spill] = []
-    for part in parts:
-        found += deal_again(spills, part, max_rows, journal, entries)
-    return found
+    def _num_parts(self, num_bytes: int) -> int:
+        """Return to how many spills rows are dealt so that each probably fits in memory."""
+        return max(1, min(_MAX_PARTS, -(-num_bytes * 5 // (self._max_bytes * 4))))
 
 
-def _deal_one(spills: Spills, spill: Spill, factor: int, max_rows: int) -> list[Spill]:
-    num_parts = spill.num_parts * factor
-    first = spill.part * factor
-    counts = [0] * factor
-    with reported(spills.folder):
-        for number in range(factor):
-            remove(spills.path(Spill(spill.split, num_parts, first + number, 0)))
-    for rows in spills.read(spill, max(1, max_rows // 2)):
-        for part, group in spills.group(rows, part_of(rows["key"], num_parts)):
-            spills.append(Spill(spill.split, num_parts, part, 0), group)
-            counts[part - first] += len(group)
-    parts = [
-        Spill(spill.split, num_parts, first + number, count)
-        for number, count in enumerate(counts)
-        if count
-    ]
-    with reported(spills.folder):
-        sync([*(spills.path(part) for part in parts), spills.folder])
-    return parts
+def part_of(keys: NDArray[np.uint64], num_parts: int) -> NDArray[np.int64]:
+    """Return which of that many equal ranges each key is in.
 
-
-def sorted_rows(
-    spills: Spills,
-    dealt: list[Spill],
-    max_rows: int,
-    *,
-    journal: Journal,
-    entries: Iterable[Entry],
-    is_finished: Callable[[int, int], bool],
-) -> Iterator[tuple[int, dict[str, NDArray[Any]] | None]]:
-    """Yield the rows of a split in shuffled order: their number, and their columns.
-
-    Where `is_finished(start, stop)` says that rows are in finished chunks, their columns are None
-    and their spills are not read. Spills whose rows have been written are removed.
+    A part of n is made of k parts of n * k: the floors of x * n and of x * n * k agree.
     """
-    position = 0
-    spent: list[tuple[Spill, int, int]] = []
-    for large in dealt:
-        if is_finished(position, position + large.num_rows):
-            yield large.num_rows, None
-            position += large.num_rows
-            continue
-        for spill in deal_again(spills, large, max_rows, journal, entries):
-            stop = position + spill.num_rows
-            if is_finished(position, stop):
-                yield spill.num_rows, None
-            else:
-                for columns in spills.sorted_columns(spill):
-                    yield len(next(iter(columns.values()))), columns
-            spent.append((spill, position, stop))
-            position = stop
-            for old in [entry for entry in spent if is_finished(*entry[1:])]:
-                with reported(spills.folder):
-                    remove(spills.path(old[0]))
-                spent.remove(old)
+    high = keys >> np.uint64(32)
+    return ((high * np.uint64(num_parts)) >> np.uint64(32)).astype(np.int64)
+
+
+def _make_spills(split: int, num_parts: int, part: int, factor: int) -> list[Spill]:
+    """Return the parts that are finer by a factor, and that one part is made of."""
+    first = part * factor
+    return [Spill(split, num_parts * factor, n) for n in range(first, first + factor)]
+
+
+def _numbers(rows: Rows, name: str) -> NDArray[np.uint64]:
+    column = rows[name]
+    assert not isinstance(column, Ragged)
+    return column

@@ -12,11 +12,10 @@ import numpy as np
 from feedline.errors import InvalidValueError
 from feedline.packing.arrays import ArraySource, NpyFiles
 from feedline.packing.batch import Source
-from feedline.packing.file_list import kind_of, list_files
-from feedline.packing.names import Selection
-from feedline.packing.parquet_files import ParquetFiles
+from feedline.packing.files import kind_of, list_files
 from feedline.packing.records import Records
-from feedline.packing.text_files import CsvFiles, JsonlFiles
+from feedline.packing.settings import Selection
+from feedline.packing.table_files import CsvFiles, JsonlFiles, ParquetFiles
 
 __all__ = ["open_source", "paths_of"]
 

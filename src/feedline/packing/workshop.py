@@ -13,7 +13,7 @@ Only `data` ever gets a `metadata.json`, when everything else is on disk.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,9 +23,10 @@ from feedline.packing.journal import Entry, Journal, read_journal
 from feedline.store.manifest import MANIFEST_NAME
 from feedline.store.writing import remove, reported, sync
 
-__all__ = ["Product", "Workshop"]
+__all__ = ["Product", "Workshop", "check_apart"]
 
-_VERSION = 1
+# Of the journal and the spills: a run of another version is not gone on from.
+_VERSION = 2
 _ENTRIES = {"lock", "journal.jsonl", "data", "spills", "old"}
 
 
@@ -197,10 +198,14 @@ class Workshop:
             )
 
     def _check_parameters(self, parameters: dict[str, Any]) -> None:
-        begun = self.entries[0].get("parameters", {})
-        if self.entries[0].get("version") != _VERSION:
-            begun = {"version": self.entries[0].get("version")}
-        differences = list_differences(begun, parameters)
+        version = self.entries[0].get("version")
+        if version != _VERSION:
+            raise PackError(
+                f"{self._partial}: was begun by another release of feedline (its journal has "
+                f"version {version!r:.80}, not {_VERSION}); go on with that release, or start over "
+                "by resume=False"
+            )
+        differences = list_differences(self.entries[0].get("parameters", {}), parameters)
         if differences:
             raise PackError(
                 f"{self._partial}: was begun with other parameters: {'; '.join(differences):.800}; "
@@ -216,6 +221,18 @@ class Workshop:
         journal.close()
         sync([self._partial, self._partial.parent])
         self.entries = [header]
+
+
+def check_apart(paths: Iterable[Path], folder: Path, *, may_hold: bool = True) -> None:
+    """Raise if a source is in the folder to write, or, unless it may, holds that folder."""
+    target = folder.resolve()
+    for path in (path.resolve() for path in paths):
+        if path.is_relative_to(target) or (not may_hold and target.is_relative_to(path)):
+            beside = "" if may_hold else ", nor hold it"
+            raise InvalidValueError(
+                f"source={str(path)!r} must not be in folder={str(folder)!r}{beside}; choose "
+                "another folder"
+            )
 
 
 def list_differences(begun: dict[str, Any], now: dict[str, Any]) -> list[str]:

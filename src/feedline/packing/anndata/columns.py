@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.errors import DamagedDataError, InvalidValueError
-from feedline.packing.anndata.nodes import Node
-from feedline.packing.anndata.rows import Ragged, Scan
+from feedline.packing.anndata.nodes import Node, Scan
 from feedline.packing.batch import SourceFault
+from feedline.packing.rows import Ragged
 
 __all__ = ["ColumnKind", "SourceColumn", "check_path_name", "join_kinds", "to_text"]
 

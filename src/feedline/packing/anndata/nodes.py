@@ -23,7 +23,7 @@ from feedline.store.runs import Runs
 from feedline.store.zarr_reading import damage_in, open_zarr, plain_codecs
 from feedline.store.zarr_runs import MAX_CHUNK_BYTES, ZarrArray, read_runs
 
-__all__ = ["MayLack", "Node", "open_node"]
+__all__ = ["MayLack", "Node", "Scan", "open_node"]
 
 MayLack = Callable[[int, int], bool]
 
@@ -183,6 +183,35 @@ class _ZarrNode(Node):
         runs = Runs(np.array([start], np.int64), np.array([stop], np.int64))
         read_runs([(self._matrix, runs, out)])
         return out
+
+
+class Scan:
+    """Reads an array from its beginning to its end, each chunk once.
+
+    Args:
+        node: The array.
+        max_bytes: A band of chunks side by side that is larger is not held, but read again.
+    """
+
+    def __init__(self, node: Node, max_bytes: int) -> None:
+        self._node = node
+        self._step = node.chunk_rows
+        if len(node.shape) > 1:
+            row_bytes = int(np.prod(node.shape[1:], dtype=object)) * node.dtype.itemsize
+            self._step = node.chunk_rows if node.chunk_rows * row_bytes <= max_bytes else 1
+        self._held = node.read(0, 0)
+        self._start = 0
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        """Return the next entries; `start` never goes back."""
+        held = self._held[start - self._start :]
+        end = start + len(held)
+        if stop > end:
+            end, begin = min(self._node.num_rows, -(-stop // self._step) * self._step), end
+            parts = [held, self._node.read(begin, end)]
+            held = np.concatenate(parts) if len(held) else parts[1]
+        self._held, self._start = held, start
+        return held[: stop - start]
 
 
 @contextmanager

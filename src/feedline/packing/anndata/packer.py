@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,14 +13,14 @@ from typing import Any
 
 from feedline.errors import InvalidValueError, PackError, check_integer, check_sequence
 from feedline.packing.anndata.columns import check_path_name
-from feedline.packing.anndata.rows import Rows
-from feedline.packing.anndata.shuffle import RowShuffle
 from feedline.packing.anndata.sources import AnnDataFiles
-from feedline.packing.anndata.workshop import MARK, PACKED_ANNDATA
 from feedline.packing.anndata.writer import AnnDataWriter, chunk_entries
+from feedline.packing.files import check_unchanged
 from feedline.packing.keys import Seed, check_seed
-from feedline.packing.settings import DEFAULT_MEMORY
-from feedline.packing.workshop import Workshop
+from feedline.packing.rows import Rows
+from feedline.packing.settings import DEFAULT_MEMORY, check_memory
+from feedline.packing.shuffle import Shuffle
+from feedline.packing.workshop import Product, Workshop, check_apart
 from feedline.store.progress import Progress, open_progress
 from feedline.store.writing import reported, sync_chunk
 
@@ -27,8 +28,9 @@ __all__ = ["SOURCE_ROW", "AnnDataPackResult", "pack_anndata"]
 
 #: The column of `obs` that has the number of the row in the sources.
 SOURCE_ROW = "feedline_source_row"
-_MIN_MEMORY = 2**20
 _MAX_THREADS = 8
+#: The attribute of a group that packing has written.
+_MARK = "feedline-pack"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,15 +105,15 @@ and there is none
     """
     paths = _check_sources(sources)
     names = None if obs is None else _check_names(obs, str(paths[0]))
-    budget = check_integer("memory_budget", memory_budget, _MIN_MEMORY)
+    budget = check_memory(memory_budget)
     chunk_rows = check_integer("chunk_rows", chunk_rows, 1, 2**31)
     if shard_rows is not None:
         shard_rows = check_integer("shard_rows", shard_rows, chunk_rows, 2**62)
     seed = check_seed(seed)
     if not isinstance(element, str) or not all(element.split("/")):
         raise InvalidValueError(f"element={element!r:.80} must be like 'X' or 'layers/counts'")
-    _check_apart(paths, Path(os.path.abspath(folder)))
-    workshop = Workshop(folder, overwrite=overwrite, product=PACKED_ANNDATA)
+    check_apart(paths, Path(os.path.abspath(folder)), may_hold=False)
+    workshop = Workshop(folder, overwrite=overwrite, product=_PRODUCT)
     with (
         open_progress(progress) as bars,
         AnnDataFiles(paths, element=element, obs=names, max_bytes=budget // 8) as files,
@@ -131,7 +133,7 @@ and there is none
             workshop.open({"kind": "anndata"}, resume=False)
             try:
                 job.run(workshop, bars)
-                files.check_unchanged()
+                check_unchanged(files.identity)
                 workshop.publish()
             finally:
                 workshop.clear()
@@ -169,35 +171,56 @@ class _Job:
                 chunk=self.chunk,
                 num_chunks=self.num_chunks,
                 source_row=self.source_row,
-                attributes={MARK: {"version": 1, "is_shuffled": self.seed is not None}},
+                attributes={_MARK: {"version": 1, "is_shuffled": self.seed is not None}},
                 pool=pool,
             )
             try:
-                for rows in self._rows(workshop, bars):
+                for count, rows in self._rows(workshop, bars, pool):
                     writer.append(rows)
-                    bars.advance(len(rows["row"]))
+                    bars.advance(count)
                 writer.finish()
             finally:
                 writer.close()
         sync_chunk(workshop.data)
 
-    def _rows(self, workshop: Workshop, bars: Progress) -> Iterator[Rows]:
-        num_rows = self.files.num_rows
+    def _rows(
+        self, workshop: Workshop, bars: Progress, pool: ThreadPoolExecutor
+    ) -> Iterator[tuple[int, Rows]]:
         if self.seed is None:
-            bars.begin("packing", num_rows)
-            yield from self.files.blocks()
+            bars.begin("packing", self.files.num_rows)
+            for rows in self.files.blocks():
+                yield len(rows["row"]), rows
             return
         num_bytes = self.files.num_bytes_guess
         _check_space(workshop.folder, num_bytes)
-        shuffle = RowShuffle(
-            workshop.spills, seed=self.seed, num_bytes=num_bytes, max_bytes=self.budget // 4
+        shuffle = Shuffle(
+            workshop.spills,
+            seed=self.seed,
+            num_bytes=num_bytes,
+            max_bytes=self.budget // 4,
+            pool=pool,
         )
-        bars.begin("dealing", num_rows)
+        bars.begin("dealing", self.files.num_rows)
         for rows in self.files.blocks():
             shuffle.add(rows)
             bars.advance(len(rows["row"]))
-        bars.begin("shuffling", num_rows)
-        yield from shuffle.shuffled()
+        shuffle.finish()
+        bars.begin("shuffling", self.files.num_rows)
+        for count, shuffled in shuffle.shuffled():
+            assert shuffled is not None
+            yield count, shuffled
+
+
+def _is_packed(folder: Path) -> bool:
+    if not folder.is_dir() or folder.is_symlink():
+        return False
+    try:
+        return _MARK in json.loads((folder / "zarr.json").read_bytes())["attributes"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+_PRODUCT = Product(_is_packed, "was not written by packing AnnData, so it will not be replaced")
 
 
 def _check_sources(sources: Any) -> list[Path]:
@@ -229,17 +252,6 @@ def _check_source_row(name: str | None, files: AnnDataFiles) -> None:
             f"source_row={name!r:.80} is a column that the sources have; leave that out by "
             "obs=[…], or use another name, or source_row=None"
         )
-
-
-def _check_apart(paths: list[Path], folder: Path) -> None:
-    """Raise if a source is in the folder to write, or the other way around."""
-    target = folder.resolve()
-    for path in (path.resolve() for path in paths):
-        if path.is_relative_to(target) or target.is_relative_to(path):
-            raise InvalidValueError(
-                f"source={str(path)!r} must not be in folder={str(folder)!r}, nor hold it; choose "
-                "another folder"
-            )
 
 
 def _check_space(folder: Path, num_bytes: int) -> None:

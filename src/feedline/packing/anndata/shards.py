@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.packing.anndata.rows import Ragged
+from feedline.packing.rows import Ragged
 
 __all__ = ["ShardedWriter", "TextWriter"]
 

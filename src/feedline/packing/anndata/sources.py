@@ -19,10 +19,10 @@ from feedline.packing.anndata.columns import (
     join_kinds,
 )
 from feedline.packing.anndata.matrices import SparseMatrix, open_matrix
-from feedline.packing.anndata.nodes import Node, open_node
-from feedline.packing.anndata.rows import Rows, Scan
+from feedline.packing.anndata.nodes import Node, Scan, open_node
 from feedline.packing.batch import SourceFault
-from feedline.packing.file_list import describe_files
+from feedline.packing.files import describe_files
+from feedline.packing.rows import Rows
 
 __all__ = ["AnnDataFiles", "is_anndata"]
 
@@ -69,7 +69,7 @@ class AnnDataFiles:
     def __init__(
         self, paths: Sequence[Path], *, element: str, obs: Sequence[str] | None, max_bytes: int
     ) -> None:
-        self._identity = describe_files("anndata", [p for p in paths if p.is_file()])
+        self.identity = describe_files("anndata", [p for p in paths if p.is_file()])
         with ExitStack() as stack:
             nodes = [stack.enter_context(open_node(path)) for path in paths]
             self._files = [_File(node, element, max_bytes) for node in nodes]
@@ -124,15 +124,6 @@ class AnnDataFiles:
         for start in range(0, self.matrix.num_columns, _NAMES_AT_ONCE):
             stop = min(self.matrix.num_columns, start + _NAMES_AT_ONCE)
             yield [str(number) for number in range(start, stop)]
-
-    def check_unchanged(self) -> None:
-        """Raise if files have changed while they were read."""
-        paths = [Path(path) for path, *_ in self._identity["files"]]
-        if describe_files("anndata", paths) != self._identity:
-            raise SourceFault(
-                "source has changed while it was packed, so what was read is a mixture; pack again "
-                "when it is complete"
-            )
 
     def __enter__(self) -> AnnDataFiles:
         return self

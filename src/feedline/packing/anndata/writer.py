@@ -11,9 +11,9 @@ import numpy as np
 
 from feedline.errors import InvalidValueError
 from feedline.packing.anndata.columns import ColumnKind
-from feedline.packing.anndata.rows import Ragged, Rows
 from feedline.packing.anndata.shards import ShardedWriter, TextWriter
 from feedline.packing.anndata.sources import AnnDataFiles
+from feedline.packing.rows import Ragged, Rows
 
 __all__ = ["AnnDataWriter", "chunk_entries"]
 

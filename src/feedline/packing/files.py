@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from feedline.errors import InvalidValueError, PackError
+from feedline.packing.batch import SourceFault
 
-__all__ = ["describe_files", "kind_of", "list_files", "open_file"]
+__all__ = ["check_unchanged", "describe_files", "kind_of", "list_files", "open_file"]
 
 _KINDS = {
     ".parquet": "parquet",
@@ -64,6 +65,16 @@ def describe_files(kind: str, paths: Iterable[Path]) -> dict[str, Any]:
             raise PackError(f"{path}: cannot be read ({error.strerror})") from None
         files.append([os.path.abspath(path), state.st_size, state.st_mtime_ns])
     return {"kind": kind, "files": files}
+
+
+def check_unchanged(identity: dict[str, Any]) -> None:
+    """Raise if files that `describe_files` told of have changed while they were read."""
+    paths = [Path(path) for path, *_ in identity.get("files", ())]
+    if paths and describe_files(identity["kind"], paths) != identity:
+        raise SourceFault(
+            "source has changed while it was packed, so what was read is a mixture; pack again "
+            "when it is complete"
+        )
 
 
 def open_file(path: Path) -> io.FileIO:

@@ -1,4 +1,4 @@
-"""Rows on their way from AnnData files to a collection: columns of numbers, and of runs of them."""
+"""Rows on their way from a source to a folder: columns of arrays, and of runs of any length."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.errors import DamagedDataError
-from feedline.packing.anndata.nodes import Node
+from feedline.errors import PackError
 from feedline.store.ragged import copy_runs
 
 __all__ = [
     "Ragged",
     "Rows",
-    "Scan",
     "concatenate_rows",
     "num_bytes_of",
     "part_of_rows",
+    "read_rows",
     "take_rows",
+    "write_rows",
 ]
 
 
@@ -71,61 +71,40 @@ def num_bytes_of(rows: Rows) -> int:
     return sum(array.nbytes for column in rows.values() for array in _arrays_of(column))
 
 
-def write_rows(file: BinaryIO, rows: Rows) -> list[int]:
-    """Append rows to a file; return the lengths of all arrays, which reading needs."""
+def write_rows(file: BinaryIO, rows: Rows) -> int:
+    """Append rows to a file, behind the lengths of all arrays; return the number of bytes."""
     arrays = [array for column in rows.values() for array in _arrays_of(column)]
-    for array in arrays:
+    lengths = np.array([len(array) for array in arrays], np.int64)
+    return sum(
         file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-    return [len(array) for array in arrays]
+        for array in (lengths, *arrays)
+    )
 
 
-def read_rows(file: BinaryIO, like: Rows, lengths: list[int]) -> Rows:
+def read_rows(file: BinaryIO, like: Rows) -> Rows:
     """Read what was appended as one; `like` has the columns and their types."""
-    left = iter(lengths)
 
-    def read(array: NDArray[Any]) -> NDArray[Any]:
-        shape = (next(left), *array.shape[1:])
-        out = np.empty(shape, array.dtype)
+    def read(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+        out = np.empty(shape, dtype)
         view = out.reshape(-1).view(np.uint8).data
         if out.size and file.readinto(view) != out.nbytes:  # type: ignore[attr-defined]
-            raise DamagedDataError("a spill was cut short while it was in use; pack again")
+            raise PackError(
+                f"{file.name}: was cut short while it was in use; start over by resume=False"
+            )
         return out
 
+    num_arrays = sum(len(_arrays_of(column)) for column in like.values())
+    lengths = iter(read((num_arrays,), np.dtype(np.int64)).tolist())
+
+    def read_like(array: NDArray[Any]) -> NDArray[Any]:
+        return read((next(lengths), *array.shape[1:]), array.dtype)
+
     return {
-        name: Ragged(read(column.sizes), tuple(read(array) for array in column.arrays))
+        name: Ragged(read_like(column.sizes), tuple(read_like(array) for array in column.arrays))
         if isinstance(column, Ragged)
-        else read(column)
+        else read_like(column)
         for name, column in like.items()
     }
-
-
-class Scan:
-    """Reads an array from its beginning to its end, each chunk once.
-
-    Args:
-        node: The array.
-        max_bytes: A band of chunks side by side that is larger is not held, but read again.
-    """
-
-    def __init__(self, node: Node, max_bytes: int) -> None:
-        self._node = node
-        self._step = node.chunk_rows
-        if len(node.shape) > 1:
-            row_bytes = int(np.prod(node.shape[1:], dtype=object)) * node.dtype.itemsize
-            self._step = node.chunk_rows if node.chunk_rows * row_bytes <= max_bytes else 1
-        self._held = node.read(0, 0)
-        self._start = 0
-
-    def read(self, start: int, stop: int) -> NDArray[Any]:
-        """Return the next entries; `start` never goes back."""
-        held = self._held[start - self._start :]
-        end = start + len(held)
-        if stop > end:
-            end, begin = min(self._node.num_rows, -(-stop // self._step) * self._step), end
-            parts = [held, self._node.read(begin, end)]
-            held = np.concatenate(parts) if len(held) else parts[1]
-        self._held, self._start = held, start
-        return held[: stop - start]
 
 
 def _arrays_of(column: NDArray[Any] | Ragged) -> tuple[NDArray[Any], ...]:
