@@ -403,7 +403,7 @@ def test_a_run_begun_by_another_release_is_refused_and_can_be_started_over(tmp_p
     (folder / "spills" / "0-1-0.rows").write_bytes(bytes(32))
     before = read_tree(folder)
     source = {"item": np.arange(9)}
-    with pytest.raises(PackError, match="another release.*version 1, not 2.*resume=False"):
+    with pytest.raises(PackError, match=r"another release.*version 1, not 2.*resume=False"):
         pack(source, tmp_path / "out", shuffle=True)
     assert {name: data for name, data in read_tree(folder).items() if name != "lock"} == before
     pack(source, tmp_path / "out", shuffle=True, resume=False)

@@ -41,23 +41,12 @@ def verify(folder: Path, threads: int | None, as_json: bool, quiet: bool) -> Non
         )
     result = verify_folder(folder, progress=False if quiet else None, num_threads=threads)
     if as_json:
-        print_json(_describe(result))
+        faults = [{"path": str(fault.path), "text": fault.text} for fault in result.faults]
+        print_json({**vars(result), "folder": str(folder), "ok": result.ok, "faults": faults})
     else:
         _print(result, quiet)
     if not result.ok:
         sys.exit(1)
-
-
-def _describe(result: VerifyResult) -> dict[str, object]:
-    return {
-        "folder": str(result.folder),
-        "ok": result.ok,
-        "num_samples": result.num_samples,
-        "num_chunks": result.num_chunks,
-        "num_bytes": result.num_bytes,
-        "num_unchecked": result.num_unchecked,
-        "faults": [{"path": str(fault.path), "text": fault.text} for fault in result.faults],
-    }
 
 
 def _print(result: VerifyResult, quiet: bool) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.errors import PackError
-from feedline.store.ragged import copy_runs
+from feedline.store.runs import copy_runs
 
 __all__ = [
     "Ragged",

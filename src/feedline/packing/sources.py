@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 
 from feedline.errors import InvalidValueError
-from feedline.packing.arrays import ArraySource, NpyFiles
+from feedline.packing.arrays import ArraySource, NpyFiles, Records
 from feedline.packing.batch import Source
 from feedline.packing.files import kind_of, list_files
-from feedline.packing.records import Records
 from feedline.packing.settings import Selection
 from feedline.packing.table_files import CsvFiles, JsonlFiles, ParquetFiles
 

@@ -6,8 +6,7 @@ from feedline.store.columns import Column
 from feedline.store.csr_store import CsrStore
 from feedline.store.dense_store import DenseStore
 from feedline.store.folder import FolderStore
-from feedline.store.matrix import MatrixStore
-from feedline.store.memory_matrix import MemoryMatrix
+from feedline.store.matrix import MatrixStore, MemoryMatrix
 from feedline.store.protocol import PartedStore, Store
 from feedline.store.tokens import TokenStore
 from feedline.store.verifying import Fault, VerifyResult, verify

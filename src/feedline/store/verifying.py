@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from feedline.errors import StoreError, check_integer
-from feedline.store.checksums import files_of
-from feedline.store.integrity import check_file
-from feedline.store.manifest import MANIFEST_NAME, ChunkFile, Manifest, read_manifest
+from feedline.store.checksums import check_file
+from feedline.store.folder import FolderStore
+from feedline.store.manifest import MANIFEST_NAME, ChunkFile, Manifest
 from feedline.store.paths import file_in
 from feedline.store.progress import open_progress
 
@@ -83,21 +83,27 @@ def verify(
     if num_threads is None:
         num_threads = os.cpu_count() or 1
     num_threads = check_integer("num_threads", num_threads, 1, 1024)
-    manifests = [read_manifest(part) for part in _parts_of(root)]
+    stores = [FolderStore(part) for part in _parts_of(root)]
+    manifests = [store.manifest for store in stores]
     # Entries are checked before anything is read: a malformed one is no fault of a chunk.
-    files = [(m, number, m.file(number)) for m in manifests for number in range(len(m))]
+    files = [
+        (store, number, store.manifest.file(number))
+        for store in stores
+        for number in range(len(store.manifest))
+    ]
     found: list[tuple[bool, list[str]]] = []
     with open_progress(progress) as bars, ThreadPoolExecutor(num_threads) as pool:
         bars.begin("verifying", sum(file.num_bytes or 0 for *_, file in files), unit="bytes")
-        checks = {id(manifest): _Check(manifest, bars.advance) for manifest in manifests}
         try:
-            found = list(pool.map(lambda entry: checks[id(entry[0])].run(*entry[1:]), files))
+            found = list(
+                pool.map(lambda at: _check_chunk(at[0], at[1], at[2], bars.advance), files)
+            )
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
     faults = {
-        text: Fault(manifest.folder / file.path, text)
-        for (manifest, _, file), (_, texts) in zip(files, found, strict=True)
+        text: Fault(store.folder / file.path, text)
+        for (store, _, file), (_, texts) in zip(files, found, strict=True)
         for text in texts
     }
     extra = [
@@ -114,38 +120,18 @@ def verify(
     )
 
 
-class _Check:
-    """Checks the chunks of one folder."""
-
-    def __init__(self, manifest: Manifest, on_bytes: Callable[[int], None]) -> None:
-        # Here, because that module reads all formats and this one may be asked for alone.
-        from feedline.store.folder import FolderStore
-
-        self._folder = manifest.folder
-        self._on_bytes = on_bytes
-        self._store: Any = FolderStore(manifest.folder)
-
-    def run(self, number: int, file: ChunkFile) -> tuple[bool, list[str]]:
-        """Return whether a chunk could be compared with a checksum, and its faults."""
-        was_compared = True
-        try:
-            path = file_in(self._folder, file.path, may_be_folder=True)
-            was_compared = check_file(path, file, self._on_bytes)
-            if not was_compared:
-                _check_size(path, file)
-            self._store.check_chunk(number)
-        except StoreError as error:
-            return was_compared, [str(error)]
-        return was_compared, []
-
-
-def _check_size(path: Path, file: ChunkFile) -> None:
-    size = sum(part.stat().st_size for part in files_of(path))
-    if file.num_bytes is not None and size != file.num_bytes:
-        raise StoreError(
-            f"{path}: has {size} bytes and was written with {file.num_bytes}; it is cut short or "
-            "was replaced, restore it or pack again"
-        )
+def _check_chunk(
+    store: FolderStore, number: int, file: ChunkFile, on_bytes: Callable[[int], None]
+) -> tuple[bool, list[str]]:
+    """Return whether a chunk could be compared with a checksum, and its faults."""
+    was_compared = True
+    try:
+        path = file_in(store.folder, file.path, may_be_folder=True)
+        was_compared = check_file(path, file, on_bytes)
+        store.check_chunk(number)
+    except StoreError as error:
+        return was_compared, [str(error)]
+    return was_compared, []
 
 
 def _parts_of(root: Path) -> list[Path]:

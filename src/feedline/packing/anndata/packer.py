@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -116,7 +117,7 @@ and there is none
     workshop = Workshop(folder, overwrite=overwrite, product=_PRODUCT)
     with (
         open_progress(progress) as bars,
-        AnnDataFiles(paths, element=element, obs=names, max_bytes=budget // 8) as files,
+        closing(AnnDataFiles(paths, element=element, obs=names, max_bytes=budget // 8)) as files,
     ):
         _check_source_row(source_row, files)
         chunk = chunk_entries(files, chunk_rows, budget // 8)

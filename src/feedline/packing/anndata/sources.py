@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -125,15 +124,7 @@ class AnnDataFiles:
             stop = min(self.matrix.num_columns, start + _NAMES_AT_ONCE)
             yield [str(number) for number in range(start, stop)]
 
-    def __enter__(self) -> AnnDataFiles:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
         """Close all files."""
         self._stack.close()
 
