@@ -14,7 +14,7 @@ import pytest
 from feedline.errors import DamagedDataError, MissingDataError, UnsafeDataError
 from feedline.packing import FORMATS, pack
 from feedline.store import VerifyResult, verify
-from feedline.store.checksums import files_of
+from feedline.store.paths import files_of
 from pack_data import list_chunks, make_arrays
 
 

@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 from feedline.errors import PackError
 from feedline.packing.formats import chunk_name, write_chunk
 from feedline.packing.journal import Entry, Journal
-from feedline.store.checksums import checksum_files, files_of
+from feedline.store.checksums import checksum_files
 from feedline.store.columns import Column
 from feedline.store.manifest import ChunkFile
+from feedline.store.paths import files_of
 from feedline.store.writing import remove, reported, sync, sync_chunk
 
 __all__ = ["ChunkWriter", "Cutter"]

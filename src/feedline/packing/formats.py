@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from feedline.errors import InvalidValueError
 from feedline.packing.pt_file import ID_NAMES, add_ids, check_pt_columns, write_pt
-from feedline.store.arrow import import_arrow
 from feedline.store.columns import Column
+from feedline.store.extras import import_arrow
 
 __all__ = ["FORMATS", "check_format", "chunk_name", "stored_columns", "write_chunk"]
 

@@ -18,7 +18,7 @@ from feedline.errors import PackError
 from feedline.packing.batch import Batch, SourceFault, as_column
 from feedline.packing.files import describe_files, open_file
 from feedline.packing.settings import Selection, old_names, select
-from feedline.store.arrow import import_arrow
+from feedline.store.extras import import_arrow
 
 __all__ = ["CsvFiles", "JsonlFiles", "ParquetFiles"]
 

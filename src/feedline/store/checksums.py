@@ -10,25 +10,14 @@ from pathlib import Path
 
 from feedline.errors import DamagedDataError, MissingDataError
 from feedline.store.manifest import ChunkFile
-from feedline.store.paths import file_in
+from feedline.store.paths import files_of
 
-__all__ = ["check_file", "checksum_files", "digest_parts", "files_of"]
+__all__ = ["check_file", "checksum_files", "digest_parts"]
 
 _BYTES_AT_ONCE = 2**20
 _WHOLE_BYTES = 2**18
 _PART_BYTES = 2**12
 _NUM_PARTS = 16
-
-
-def files_of(path: Path) -> list[Path]:
-    """Return the files of a chunk, in a fixed order: itself, or all in its folder.
-
-    A link that leads out of the folder is an error.
-    """
-    if not path.is_dir():
-        return [path]
-    names = [file.relative_to(path).as_posix() for file in path.rglob("*") if not file.is_dir()]
-    return [file_in(path, name) for name in sorted(names)]
 
 
 def checksum_files(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ from feedline.errors import (
 )
 from feedline.store.columns import Column
 from feedline.store.paths import check_relative
+from feedline.store.writing import open_whole
 
 __all__ = ["FORMAT", "MANIFEST_NAME", "ChunkFile", "Manifest", "read_manifest", "write_manifest"]
 
@@ -146,13 +146,8 @@ def write_manifest(folder: Path, files: Iterable[ChunkFile], columns: Iterable[C
         "columns": [column.describe() for column in columns],
         "batch_files": entries,
     }
-    path = folder / MANIFEST_NAME
-    written = path.with_name(MANIFEST_NAME + ".new")
-    with open(written, "w", encoding="utf-8") as file:
-        json.dump(data, file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(written, path)
+    with open_whole(folder / MANIFEST_NAME) as file:
+        file.write(json.dumps(data, indent=1).encode())
 
 
 def _folders_near(path: Path) -> str:

@@ -7,11 +7,12 @@ import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from feedline.errors import FeedlineError, PackError
-from feedline.store.checksums import files_of
+from feedline.store.paths import files_of
 
-__all__ = ["remove", "reported", "sync", "sync_chunk"]
+__all__ = ["open_whole", "remove", "reported", "sync", "sync_chunk"]
 
 
 _GO_ON = "what is finished is kept, so make space or repair the disk, and pack again to go on"
@@ -29,6 +30,21 @@ def reported(path: Path, *, remedy: str = _GO_ON) -> Iterator[None]:
         raise PackError(
             f"{error.filename or path}: cannot be written ({error.strerror or error}); {remedy}"
         ) from None
+
+
+@contextmanager
+def open_whole(path: Path) -> Iterator[BinaryIO]:
+    """Open a file to be written; it is at its place when all of it is on disk, or not at all."""
+    unfinished = path.with_name(path.name + ".new")
+    try:
+        with open(unfinished, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(unfinished, path)
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise
 
 
 def sync(paths: Iterable[Path]) -> None:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from feedline.errors import DamagedDataError, InvalidValueError, UnsafeDataError
 from feedline.packing.batch import SourceFault
+from feedline.store.extras import import_extra
 from feedline.store.runs import Runs
 from feedline.store.zarr_reading import damage_in, open_zarr, plain_codecs
 from feedline.store.zarr_runs import MAX_CHUNK_BYTES, ZarrArray, read_runs
@@ -225,7 +226,7 @@ def open_node(path: Path) -> Iterator[Node]:
         return
     if not path.is_file():
         raise InvalidValueError(f"source={str(path)!r} must be a file, and there is none")
-    h5py = _import_h5py()
+    h5py = import_extra("h5py", extra="anndata", what=".h5ad files")
     try:
         file = h5py.File(os.fspath(path), "r")
     except Exception as error:  # h5py raises many kinds for damaged files
@@ -247,15 +248,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list):
         return [_plain(entry) for entry in value]
     return value
-
-
-def _import_h5py() -> Any:
-    try:
-        import h5py
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "h5py":
-            raise
-        raise ModuleNotFoundError(
-            ".h5ad files need h5py, which is not installed; install feedline[anndata]", name="h5py"
-        ) from None
-    return h5py
