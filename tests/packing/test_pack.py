@@ -224,6 +224,22 @@ def test_a_type_that_the_first_rows_allow_serves_all_files(tmp_path: Path) -> No
     assert found["y"].tolist() == [1, 2, 3]
 
 
+@pytest.mark.parametrize(
+    ("name", "first", "second"),
+    [("csv", "x\n1\n", "x\n2\n1.5\n"), ("jsonl", '{"x":1}\n', '{"x":2}\n{"x":1.5}\n')],
+)
+def test_a_value_that_does_not_fit_the_types_of_the_first_file_is_refused(
+    tmp_path: Path, name: str, first: str, second: str
+) -> None:
+    paths = [tmp_path / f"{number}.{name}" for number in range(2)]
+    for path, text in zip(paths, (first, second), strict=True):
+        path.write_text(text)
+    with pytest.raises(PackError, match="the first rows tell the type of each column") as caught:
+        pack(paths, tmp_path / "out")
+    assert str(caught.value).startswith(str(paths[1]))
+    assert sorted(tmp_path.iterdir()) == paths
+
+
 def test_quoted_newlines_in_other_columns_do_no_harm(tmp_path: Path) -> None:
     line = '"said ""no""\nand, left",{}\n'
     text = "text,x\n" + "".join(line.format(n) for n in range(60_000))

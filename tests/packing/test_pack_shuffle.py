@@ -96,6 +96,17 @@ def test_a_spill_that_outgrows_memory_is_dealt_again(
     assert found == plain
 
 
+def test_columns_of_any_name_come_through_a_shuffle(tmp_path: Path) -> None:
+    names = ["key", "split", "row", "0", "obs/key"]
+    arrays = {name: np.arange(500) + n for n, name in enumerate(names)}
+    pack(arrays, tmp_path / "out", shuffle=True, split=0.4)
+    parts = [read_folder(tmp_path / "out" / name) for name in ("train", "validation")]
+    found = {name: np.concatenate([part[name] for part in parts]) for name in names}
+    assert sorted(found["key"].tolist()) == list(range(500))
+    for n, name in enumerate(names):
+        assert (found[name] - n).tolist() == found["key"].tolist()
+
+
 def test_every_row_is_as_likely_in_every_place(tmp_path: Path) -> None:
     num_rows, num_seeds = 12, 1200
     counts = np.zeros((num_rows, num_rows), int)
