@@ -52,8 +52,10 @@ ON_DEMAND = {
 }
 
 # Where names moved to: a table in a module of the room where users know them. Only such a table may
-# name a room above its own.
+# name a room above its own, with the imports beside it that type checkers read; and the one table
+# of the adapters of frameworks.
 TABLE = "_MOVED"
+ADAPTERS = ("feed/adapters.py", "_ADAPTERS")
 
 # Rooms that may import nothing outside of Feedline but the standard library and these.
 ONLY_THIRD_PARTY: dict[str, set[str]] = {
@@ -89,7 +91,8 @@ def imported_modules(path: Path, source: Path) -> Iterator[tuple[int, str, bool]
     tree = ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
     functions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
     inside = {id(n) for f in ast.walk(tree) if isinstance(f, functions) for n in ast.walk(f)}
-    tabled = {id(n) for table in tables_of_moved_names(tree) for n in ast.walk(table)}
+    name = ADAPTERS[1] if path.relative_to(source).as_posix() == ADAPTERS[0] else TABLE
+    tabled = {id(n) for part in tables_of_moved_names(tree, name) for n in ast.walk(part)}
     for node in ast.walk(tree):
         if id(node) in tabled:
             continue
@@ -97,15 +100,25 @@ def imported_modules(path: Path, source: Path) -> Iterator[tuple[int, str, bool]
             yield line, name, id(node) in inside
 
 
-def tables_of_moved_names(tree: ast.Module) -> list[ast.Dict]:
-    """The dicts of strings that a module assigns, at its top, to the name of such tables."""
-    return [
-        statement.value
-        for statement in tree.body
-        if isinstance(statement, ast.Assign)
-        and isinstance(statement.value, ast.Dict)
-        and [getattr(target, "id", None) for target in statement.targets] == [TABLE]
-    ]
+def tables_of_moved_names(tree: ast.Module, name: str) -> list[ast.AST]:
+    """The dict of strings that a module assigns, at its top, to the name of such tables.
+
+    The imports of just these names under `if TYPE_CHECKING:` belong to it.
+    """
+    found: list[ast.AST] = []
+    names: set[str] = set()
+    for statement in tree.body:
+        match statement:
+            case ast.Assign(targets=[ast.Name(id=target)], value=ast.Dict() as table):
+                if target == name:
+                    found.append(table)
+                    names = set(ast.literal_eval(table))
+    for statement in tree.body:
+        match statement:
+            case ast.If(test=ast.Name(id="TYPE_CHECKING"), body=body, orelse=[]):
+                imports = [part for part in body if isinstance(part, ast.ImportFrom)]
+                found += [i for i in imports if {alias.name for alias in i.names} <= names]
+    return found
 
 
 def names_imported_by(node: ast.AST, package: tuple[str, ...]) -> Iterator[tuple[int, str]]:
