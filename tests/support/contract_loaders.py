@@ -164,7 +164,7 @@ def _folder(
 def _chunks(loader: Callable[..., Any]) -> Make:
     def make(folder: Path, world_size: int, rank: int, batch_size: int, **variant: Any) -> Any:
         store = MemoryMatrix(np.arange(NUM_SAMPLES)[:, None])
-        inner = RandomSampler(4, batch_size, batch_size, rng=5)
+        inner = RandomSampler(4, 4, batch_size, rng=5)
         sampler = SharedChunks(inner, dist_info=lambda: (rank, world_size), shards="windows")
         return loader(store, sampler, **variant)
 
@@ -210,6 +210,11 @@ KINDS: dict[str, Kind] = {
     "torch, lengths": Kind(_bucketed(_lengths), _tensor, _WORKERS),
     "torch, resolutions": Kind(_bucketed(_resolutions), _tensor),
     "torch, folder": Kind(_folder, _folder_item, _WORKERS),
-    "chunks": Kind(_chunks(ChunkLoader), _rows, ({}, {"num_ahead": 3}, {"num_ahead": 0})),
-    "torch, chunks": Kind(_chunks(TorchChunkLoader), _rows, ({}, {"num_workers": 2})),
+    "chunks": Kind(
+        *(_chunks(ChunkLoader), _rows, ({}, {"num_ahead": 3}, {"num_ahead": 0})),
+        sizes=(1, 2, 4, 8),
+    ),
+    "torch, chunks": Kind(
+        _chunks(TorchChunkLoader), _rows, ({}, {"num_workers": 2}), sizes=(1, 2, 4, 8)
+    ),
 }
