@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from chance import LIMIT, chi_square_z, coincidences_z
 from feedline.plan import Permutation, SamplePlan, Shuffled, derive_key, feistel
-from feedline.plan.tables import shuffled_tables
+from feedline.plan.permutation import shuffled_tables
 
 Integers = NDArray[np.int64]
 

@@ -6,7 +6,7 @@ What a rank has left depends on its shard, so an epoch goes on only with as many
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from feedline.errors import InvalidValueError, PlanMismatchError
@@ -134,12 +134,7 @@ class _ShardsDeal:
     def block(self, rank: int, start: int, stop: int) -> Block:
         first, deal = self._of(rank)
         block = deal.block(0, start, stop)
-        return Block(
-            first=block.first,
-            indices=block.indices + first,
-            bounds=block.bounds,
-            is_real=block.is_real,
-        )
+        return replace(block, indices=block.indices + first)
 
     def num_real(self, start: int, stop: int) -> int:
         return self._world_size * self._of(0)[1].num_real(start, stop)

@@ -17,15 +17,15 @@ __all__ = ["apportion", "check_temperature", "check_weights", "longest_without_r
 _DECIMAL = Context(prec=40, traps=[InvalidOperation])
 
 
-def check_weights(weights: Any, num_sources: int) -> tuple[float, ...]:
+def check_weights(weights: Any, num_sources: int | None = None) -> tuple[float, ...]:
     """Return `weights` as floats, one per source, not all zero, or raise."""
-    if isinstance(weights, str | bytes | Mapping | Set):
-        raise InvalidValueError(f"weights={weights!r:.80} must be a list of numbers")
     try:
+        if isinstance(weights, str | bytes | Mapping | Set):
+            raise TypeError
         values = tuple(as_float(weight) for weight in weights)
     except (TypeError, ValueError):
         raise InvalidValueError(f"weights={weights!r:.80} must be a list of numbers") from None
-    if len(values) != num_sources:
+    if num_sources not in (None, len(values)):
         raise InvalidValueError(
             f"weights has {len(values)} entries but must have one for each of the {num_sources} "
             "sources"
@@ -63,10 +63,7 @@ def shares_of(weights: Sequence[float], temperature: float = 1.0) -> tuple[Fract
         >>> [str(share) for share in shares_of([3, 1])]
         ['3/4', '1/4']
     """
-    if temperature == 1.0:
-        powers = [Fraction(weight) for weight in weights]
-    else:
-        powers = _powers(weights, temperature)
+    powers = list(map(Fraction, weights)) if temperature == 1.0 else _powers(weights, temperature)
     total = sum(powers)
     return tuple(power / total for power in powers)
 

@@ -9,7 +9,7 @@ from fractions import Fraction
 from typing import Any, Protocol, runtime_checkable
 
 from feedline.errors import InvalidValueError, check_integer, check_positive, check_sequence
-from feedline.plan.frozen import store
+from feedline.plan.frozen import described, store
 
 __all__ = ["BatchRule", "CostBatch", "FixedBatch", "TokenBatch", "check_rule"]
 
@@ -60,7 +60,7 @@ class CostBatch:
         return max(1, math.floor(batch_size / Fraction(self.costs[bucket])))
 
     def describe(self) -> dict[str, Any]:
-        return {"kind": "cost", "costs": list(self.costs)}
+        return described(self, kind="cost")
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class TokenBatch:
         return batch_size // length
 
     def describe(self) -> dict[str, Any]:
-        return {"kind": "tokens", "lengths": list(self.lengths)}
+        return described(self, kind="tokens")
 
 
 def check_rule(rule: Any, num_buckets: int) -> None:

@@ -3,28 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
 
 from feedline.plan.batch_rules import BatchRule
 from feedline.plan.batches import Block, Place
-from feedline.plan.interleave import Consecutive, Interleave, Layout
-from feedline.plan.orders import (
-    DeferredEpoch,
-    EpochOrder,
-    IdentityEpoch,
-    PermutedEpoch,
-    SelectedEpoch,
-)
-from feedline.plan.permutation import Permutation
-from feedline.plan.seeds import Seed, derive_key
+from feedline.plan.interleave import Layout
+from feedline.plan.orders import EpochOrder
 from feedline.plan.strided import PrefixRest, StridedDeal
 
-__all__ = ["BucketEpoch", "BucketOrders", "BucketRest"]
-
-_BATCHES_PER_BLOCK = 1024
+__all__ = ["BucketOrders", "BucketRest"]
 
 
 class BucketOrders(Protocol):
@@ -47,47 +37,6 @@ class BucketOrders(Protocol):
 
     def layout(self, counts: list[int], segment: int) -> Layout:
         """Return which bucket each batch of a segment comes from."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class BucketEpoch:
-    """Everything about one epoch that does not depend on the ranks."""
-
-    members: Sequence[Any]
-    rule: BatchRule
-    tail: str
-    interleaved: bool
-    shuffle_buckets: bool
-    shuffle_within: bool
-    seed: Seed
-    epoch: int
-
-    def order_of(self, bucket: int) -> EpochOrder:
-        """Return the order of one bucket's samples."""
-        return DeferredEpoch(len(self.members[bucket]), lambda: self._prepare(bucket))
-
-    def _prepare(self, bucket: int) -> EpochOrder:
-        size = len(self.members[bucket])
-        if not self.shuffle_within:
-            return SelectedEpoch(IdentityEpoch(size), self.members[bucket])
-        key = derive_key(self.seed, "bucket", self.epoch, bucket)
-        return SelectedEpoch(PermutedEpoch(Permutation(size, key)), self.members[bucket])
-
-    def sequence(self) -> list[int]:
-        """Return the order in which buckets are taken when they are taken one by one."""
-        numbers = np.arange(len(self.members))
-        if self.shuffle_buckets:
-            key = derive_key(self.seed, "bucket sequence", self.epoch)
-            numbers = Permutation(len(numbers), key).forward(numbers)
-        return numbers.tolist()
-
-    def layout(self, counts: list[int], segment: int) -> Layout:
-        """Return which bucket each batch of a segment comes from."""
-        if not self.interleaved:
-            return Consecutive(counts, self.sequence())
-        epoch = self.epoch if self.shuffle_buckets else 0
-        key = derive_key(self.seed, "bucket layout", epoch, segment)
-        return Interleave(counts, key=key, block_length=_BATCHES_PER_BLOCK)
 
 
 @dataclass(frozen=True)
@@ -150,6 +99,8 @@ class BucketDeal:
         found = []
         for bucket, deal in enumerate(self._deals):
             places = sorted(deal.find(index))
+            if not places:
+                continue
             batches = np.array([place.batch for place in places], dtype=np.int64)
             numbers = self._layout.positions_of(bucket, batches).tolist()
             found += [
@@ -161,14 +112,7 @@ class BucketDeal:
 def _merge(first: int, num_batches: int, parts: list[tuple[Any, Block]], buckets: Any) -> Block:
     """Return one block out of the blocks of several buckets, each with its batch numbers."""
     if len(parts) == 1:
-        block = parts[0][1]
-        return Block(
-            first=first,
-            indices=block.indices,
-            bounds=block.bounds,
-            is_real=block.is_real,
-            buckets=buckets,
-        )
+        return replace(parts[0][1], first=first, buckets=buckets)
     lengths = np.zeros(num_batches, dtype=np.int64)
     for numbers, block in parts:
         lengths[numbers] = np.diff(block.bounds)

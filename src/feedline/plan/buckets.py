@@ -12,16 +12,27 @@ from numpy.typing import ArrayLike, NDArray
 from feedline.errors import InvalidValueError, check_choice, check_sequence
 from feedline.lazy import lazy
 from feedline.plan.batch_rules import BatchRule, CostBatch, FixedBatch, TokenBatch, check_rule
-from feedline.plan.bucket_deal import BucketEpoch, BucketRest
+from feedline.plan.bucket_deal import BucketRest
 from feedline.plan.bucket_edges import members_by_length
-from feedline.plan.fingerprint import digest_array
-from feedline.plan.frozen import store
-from feedline.plan.orders import EpochOrder, check_members
-from feedline.plan.seeds import Seed, check_seed, describe_seed
+from feedline.plan.frozen import described, store
+from feedline.plan.interleave import Consecutive, Interleave, Layout
+from feedline.plan.orders import (
+    DeferredEpoch,
+    EpochOrder,
+    PermutedEpoch,
+    SelectedEpoch,
+    check_members,
+    describe_members,
+    end_of,
+)
+from feedline.plan.permutation import Permutation
+from feedline.plan.seeds import Seed, check_seed, derive_key
 from feedline.plan.segment import Plan, Remaining
 from feedline.plan.tails import check_tail
 
 __all__ = ["Bucket", "BucketPlan"]
+
+_BATCHES_PER_BLOCK = 1024
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,18 +53,12 @@ class Bucket:
     @lazy
     def end(self) -> int:
         """One more than the largest index."""
-        if isinstance(self.members, range):
-            return max(self.members[0], self.members[-1]) + 1
-        return int(self.members.max()) + 1
+        return end_of(self.members)
 
     @lazy
     def description(self) -> dict[str, Any]:
         """The bucket as JSON values."""
-        if isinstance(self.members, range):
-            listed: Any = [self.members.start, self.members.stop, self.members.step]
-        else:
-            listed = digest_array(self.members)
-        return {"key": repr(self.key), "members": listed}
+        return {"key": repr(self.key), "members": describe_members(self.members)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +82,7 @@ class BucketPlan(Plan):
         5
     """
 
-    buckets: Sequence[Bucket] = field()
+    buckets: Sequence[Bucket]
     rule: BatchRule = field(default_factory=FixedBatch)
     mode: str = "sequential"
     shuffle_buckets: bool = True
@@ -86,11 +91,7 @@ class BucketPlan(Plan):
     seed: Seed = 0
 
     def __post_init__(self) -> None:
-        store(
-            self,
-            buckets=check_sequence("buckets", self.buckets),
-            seed=check_seed(self.seed),
-        )
+        store(self, buckets=check_sequence("buckets", self.buckets), seed=check_seed(self.seed))
         if not self.buckets:
             raise InvalidValueError("buckets=() must hold at least one bucket")
         for bucket in self.buckets:
@@ -156,34 +157,14 @@ class BucketPlan(Plan):
         return max(bucket.end for bucket in self.buckets)
 
     def begin(self, epoch: int) -> Remaining:
-        return BucketRest(self._prepared(epoch), (0,) * len(self.buckets), 0)
-
-    def _prepared(self, epoch: int) -> BucketEpoch:
-        return BucketEpoch(
-            members=[bucket.members for bucket in self.buckets],
-            rule=self.rule,
-            tail=self.tail,
-            interleaved=self.mode == "interleaved",
-            shuffle_buckets=self.shuffle_buckets,
-            shuffle_within=self.shuffle_within,
-            seed=self.seed,
-            epoch=epoch,
-        )
+        return BucketRest(_BucketEpoch(self, epoch), (0,) * len(self.buckets), 0)
 
     def largest_batch(self, batch_size: int) -> int:
         return max(self.rule.batch_size(i, batch_size) for i in range(len(self.buckets)))
 
     def describe(self) -> dict[str, Any]:
-        return {
-            "kind": "buckets",
-            "buckets": [bucket.description for bucket in self.buckets],
-            "rule": self.rule.describe(),
-            "mode": self.mode,
-            "shuffle_buckets": bool(self.shuffle_buckets),
-            "shuffle_within": bool(self.shuffle_within),
-            "tail": self.tail,
-            "seed": describe_seed(self.seed),
-        }
+        buckets = [bucket.description for bucket in self.buckets]
+        return described(self, kind="buckets", buckets=buckets)
 
     def bucket_batch_size(self, bucket: int, batch_size: int) -> int:
         return self.rule.batch_size(bucket, batch_size)
@@ -197,4 +178,38 @@ class BucketPlan(Plan):
         return sum(len(b.members) for b in self.buckets if isinstance(b.members, np.ndarray))
 
     def epoch_order(self, epoch: int, bucket: int = 0) -> EpochOrder:
-        return self._prepared(epoch).order_of(bucket)
+        return _BucketEpoch(self, epoch).order_of(bucket)
+
+
+class _BucketEpoch:
+    """Everything about one epoch that does not depend on the ranks."""
+
+    def __init__(self, plan: BucketPlan, epoch: int) -> None:
+        self._plan = plan
+        self._epoch = epoch
+        self.members = [bucket.members for bucket in plan.buckets]
+        self.rule = plan.rule
+        self.tail = plan.tail
+
+    def order_of(self, bucket: int) -> EpochOrder:
+        return DeferredEpoch(len(self.members[bucket]), lambda: self._prepare(bucket))
+
+    def _prepare(self, bucket: int) -> EpochOrder:
+        members = self.members[bucket]
+        permutation = None
+        if self._plan.shuffle_within:
+            key = derive_key(self._plan.seed, "bucket", self._epoch, bucket)
+            permutation = Permutation(len(members), key)
+        return SelectedEpoch(PermutedEpoch(len(members), permutation), members)
+
+    def layout(self, counts: list[int], segment: int) -> Layout:
+        plan = self._plan
+        if plan.mode == "interleaved":
+            epoch = self._epoch if plan.shuffle_buckets else 0
+            key = derive_key(plan.seed, "bucket layout", epoch, segment)
+            return Interleave(counts, key=key, block_length=_BATCHES_PER_BLOCK)
+        sequence = np.arange(len(counts))
+        if plan.shuffle_buckets:
+            key = derive_key(plan.seed, "bucket sequence", self._epoch)
+            sequence = Permutation(len(counts), key).forward(sequence)
+        return Consecutive(counts, sequence.tolist())

@@ -8,10 +8,10 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from feedline.errors import InvalidValueError, check_integer
+from feedline.errors import InvalidValueError
 from feedline.lazy import lazy
 from feedline.plan.fingerprint import digest_array
-from feedline.plan.frozen import store
+from feedline.plan.frozen import described, store, store_integers
 from feedline.plan.orders import Indices, check_index_list
 from feedline.plan.permutation import MAX_SIZE, KeepLast, Permutation
 
@@ -70,11 +70,7 @@ class EqualChunks:
     chunk_size: int
 
     def __post_init__(self) -> None:
-        store(
-            self,
-            num_samples=check_integer("num_samples", self.num_samples, 1, MAX_SIZE),
-            chunk_size=check_integer("chunk_size", self.chunk_size, 1, MAX_SIZE),
-        )
+        store_integers(self, "num_samples", "chunk_size", low=1, high=MAX_SIZE)
 
     @property
     def num_chunks(self) -> int:
@@ -94,11 +90,7 @@ class EqualChunks:
         return _EqualSlots(self, last)
 
     def describe(self) -> dict[str, Any]:
-        return {
-            "kind": "equal",
-            "num_samples": self.num_samples,
-            "chunk_size": self.chunk_size,
-        }
+        return described(self, kind="equal")
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,7 +113,9 @@ class UnequalChunks:
                 f"sizes has {sizes.size} chunks with {sizes.sum()} samples but must have at least "
                 "one sample and fewer than 2**63"
             )
-        store(self, _edges=_edges_of(sizes))
+        edges = np.zeros(len(sizes) + 1, dtype=np.int64)
+        np.cumsum(sizes, out=edges[1:])
+        store(self, _edges=edges)
 
     @property
     def num_samples(self) -> int:
@@ -137,16 +131,18 @@ class UnequalChunks:
         return self.num_chunks + 1
 
     def rows_of(self, indices: Indices) -> tuple[Indices, Indices]:
-        chunks = np.searchsorted(self._edges, indices, side="right") - 1
+        chunks = self.slots_of(indices)
         return chunks, indices - self._edges[chunks]
 
     def starts(self, chunks: Indices) -> Indices:
         return self._edges[chunks]
 
     def slots(self, permutation: Permutation | KeepLast | None) -> Slots:
-        if permutation is None:
-            return _OrderedSlots(self._edges)
-        return _ShuffledSlots(self._edges, permutation)
+        return self if permutation is None else _ShuffledSlots(self._edges, permutation)
+
+    def slots_of(self, places: Indices) -> Indices:
+        """Return the slot that holds each place when chunks lie as they stand."""
+        return np.searchsorted(self._edges, places, side="right") - 1
 
     def describe(self) -> dict[str, Any]:
         return {"kind": "unequal", "sizes": self._digest}
@@ -154,12 +150,6 @@ class UnequalChunks:
     @lazy
     def _digest(self) -> dict[str, Any]:
         return digest_array(np.diff(self._edges))
-
-
-def _edges_of(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    edges = np.zeros(len(sizes) + 1, dtype=np.int64)
-    np.cumsum(sizes, out=edges[1:])
-    return edges
 
 
 class _EqualSlots:
@@ -178,19 +168,6 @@ class _EqualSlots:
         # Counted from the end of the last chunk, because adding what it lacks could overflow.
         later = (places - self._after_last) // self._size + (self._last_slot + 1)
         return np.where(places < self._after_last, places // self._size, later)
-
-
-class _OrderedSlots:
-    """Unequal chunks as they stand."""
-
-    def __init__(self, edges: NDArray[np.int64]) -> None:
-        self._edges = edges
-
-    def starts(self, slots: Indices) -> Indices:
-        return self._edges[slots]
-
-    def slots_of(self, places: Indices) -> Indices:
-        return np.searchsorted(self._edges, places, side="right") - 1
 
 
 class _ShuffledSlots:

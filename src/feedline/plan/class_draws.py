@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from feedline.lazy import lazy
 from feedline.plan.drawn import EqualWindows, uniform_below
 from feedline.plan.fingerprint import digest_array
+from feedline.plan.frozen import described
 from feedline.plan.orders import Indices, Order
-from feedline.plan.seeds import Seed, derive_key, describe_seed
+from feedline.plan.seeds import Seed, derive_key
 
 __all__ = ["ClassDraws"]
 
@@ -43,30 +44,17 @@ class ClassDraws(Order):
     window_size: int
     seed: Seed = 0
 
-    @property
-    def num_indices(self) -> int:
-        return self.num_samples
-
     def at(self, epoch: int) -> ClassEpoch:
         return ClassEpoch(self, epoch)
 
     def describe(self) -> dict[str, Any]:
-        return {
-            "kind": "class draws",
-            "num_samples": self.num_samples,
-            "runs": self._described_runs,
-            "weights": [float(weight) for weight in self.weights],
-            "num_drawn": self.num_drawn,
-            "chunk_size": self.chunk_size,
-            "group_size": self.group_size,
-            "window_size": self.window_size,
-            "seed": describe_seed(self.seed),
-        }
+        runs = ("run_starts", "run_lengths", "run_classes")
+        weights = [float(weight) for weight in self.weights]
+        return described(self, *runs, kind="class draws", runs=self._runs, weights=weights)
 
     @lazy
-    def _described_runs(self) -> dict[str, Any]:
-        runs = [self.run_starts, self.run_lengths, self.run_classes]
-        return digest_array(np.concatenate(runs))
+    def _runs(self) -> dict[str, Any]:
+        return digest_array(np.concatenate([self.run_starts, self.run_lengths, self.run_classes]))
 
     @lazy
     def table(self) -> ClassTable:

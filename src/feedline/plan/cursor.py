@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from feedline.errors import CursorFormatError, InvalidValueError, PlanMismatchError, check_integer
 from feedline.plan.fingerprint import fingerprint_of, list_differences
-from feedline.plan.frozen import store
+from feedline.plan.frozen import store, store_integers
 
 __all__ = ["CURSOR_FORMAT", "Cursor", "PastSegment", "check_past"]
 
@@ -67,11 +67,8 @@ class Cursor:
     changes: tuple[Mapping[str, Any], ...] = field(default=())
 
     def __post_init__(self) -> None:
-        store(
-            self,
-            epoch=check_integer("epoch", self.epoch, 0),
-            history=tuple(check_past(past) for past in self.history),
-        )
+        store_integers(self, "epoch", low=0)
+        store(self, history=tuple(check_past(past) for past in self.history))
 
     @property
     def fingerprint(self) -> str:

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from feedline.errors import InvalidValueError, check_integer
-from feedline.plan.frozen import store
+from feedline.errors import InvalidValueError
+from feedline.plan.frozen import described, store, store_integers
 from feedline.plan.orders import Indices, Order
 from feedline.plan.permutation import MAX_SIZE, Permutation, permute_numbered
-from feedline.plan.seeds import Seed, check_seed, derive_key, describe_seed
+from feedline.plan.seeds import Seed, check_seed, derive_key
 
 __all__ = ["DrawnOrder", "EqualWindows", "uniform_below"]
 
@@ -58,36 +58,20 @@ class DrawnOrder(Order):
     seed: Seed = 0
 
     def __post_init__(self) -> None:
-        store(
-            self,
-            num_samples=check_integer("num_samples", self.num_samples, 1, _HASH_SIZE),
-            num_drawn=check_integer("num_drawn", self.num_drawn, 1, MAX_SIZE),
-            chunk_size=check_integer("chunk_size", self.chunk_size, 1, MAX_SIZE),
-            preload=check_integer("preload", self.preload, 1, MAX_SIZE),
-            seed=check_seed(self.seed),
-        )
+        store_integers(self, "num_samples", low=1, high=_HASH_SIZE)
+        store_integers(self, "num_drawn", "chunk_size", "preload", low=1, high=MAX_SIZE)
+        store(self, seed=check_seed(self.seed))
         if min(self.chunk_size, self.num_drawn) > self.num_samples:
             raise InvalidValueError(
                 f"num_samples={self.num_samples} must be at least chunk_size={self.chunk_size}, or "
                 f"at least num_drawn={self.num_drawn}; use smaller chunks or draw fewer rows"
             )
 
-    @property
-    def num_indices(self) -> int:
-        return self.num_samples
-
     def at(self, epoch: int) -> DrawnEpoch:
         return DrawnEpoch(self, epoch)
 
     def describe(self) -> dict[str, Any]:
-        return {
-            "kind": "drawn",
-            "num_samples": self.num_samples,
-            "num_drawn": self.num_drawn,
-            "chunk_size": self.chunk_size,
-            "preload": self.preload,
-            "seed": describe_seed(self.seed),
-        }
+        return described(self, kind="drawn")
 
 
 class EqualWindows:

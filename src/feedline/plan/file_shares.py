@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from feedline.errors import InvalidValueError, PlanMismatchError, check_choice, check_integer
 from feedline.plan.batches import Block, Place
 from feedline.plan.chunking import UnequalChunks
-from feedline.plan.frozen import store
+from feedline.plan.frozen import described, store
 from feedline.plan.orders import EpochOrder, Indices, check_index_list
-from feedline.plan.seeds import Seed, check_seed, derive_key, describe_seed
+from feedline.plan.seeds import Seed, check_seed, derive_key
 from feedline.plan.segment import Plan
 from feedline.plan.windows import WindowOrder
 
@@ -73,13 +73,8 @@ class FileSharesPlan(Plan):
         return FileSharesRest(self, epoch)
 
     def describe(self) -> dict[str, Any]:
-        return {
-            "kind": "file shares",
-            "chunks": self.chunks.describe(),
-            "strategy": self.strategy,
-            "shuffle": bool(self.shuffle),
-            "seed": describe_seed(self.seed),
-        }
+        chunks = self.chunks.describe()
+        return described(self, "sizes", "names", kind="file shares", chunks=chunks)
 
     def files_of(self, rank: int, world_size: int) -> NDArray[np.int64]:
         """Return the files of a rank; one without any borrows one when oversampling."""
@@ -99,11 +94,11 @@ class FileSharesPlan(Plan):
         counts = self.own_samples(world_size)
         if self.strategy == "exact" and len(set(counts)) > 1:
             raise InvalidValueError(self._explain_unequal(counts))
+        empty = [rank for rank, count in enumerate(counts) if count == 0]
         if self.strategy == "oversampling":
-            self._check_borrowed(world_size)
+            self._check_borrowed(empty, world_size)
             return max(counts)
-        if min(counts) == 0:
-            empty = [rank for rank, count in enumerate(counts) if count == 0]
+        if empty:
             raise InvalidValueError(
                 f"world_size={world_size} leaves rank {_listed(empty)} without samples, because "
                 f"there are {len(self.sizes)} files; use at most that many ranks, or "
@@ -115,10 +110,9 @@ class FileSharesPlan(Plan):
         """Return the name of a file, for messages."""
         return self.names[file] if self.names else f"file {file}"
 
-    def _check_borrowed(self, world_size: int) -> None:
-        sizes = np.asarray(self.sizes)
-        for rank in range(world_size):
-            if sizes[self.files_of(rank, world_size)].sum() == 0:
+    def _check_borrowed(self, empty: list[int], world_size: int) -> None:
+        for rank in empty:
+            if self.sizes[rank % len(self.sizes)] == 0:
                 raise InvalidValueError(
                     f"rank {rank} of {world_size} has only empty files, so there is nothing to "
                     "repeat; use fewer ranks or sampling_strategy='balanced'"

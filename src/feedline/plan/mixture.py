@@ -23,11 +23,11 @@ from feedline.errors import (
     check_sequence,
 )
 from feedline.plan.apportion import check_weights
-from feedline.plan.frozen import store
+from feedline.plan.frozen import described, store, store_integers
 from feedline.plan.mixture_epoch import MixtureEpoch, Phase
 from feedline.plan.orders import EpochOrder, Indices, Order
 from feedline.plan.permutation import MAX_SIZE
-from feedline.plan.seeds import Seed, check_seed, describe_seed
+from feedline.plan.seeds import Seed, check_seed
 
 __all__ = ["Mixture", "Phase"]
 
@@ -86,7 +86,7 @@ class Mixture(Order):
             seed=check_seed(self.seed),
         )
         if self.epoch_size is not None:
-            store(self, epoch_size=check_integer("epoch_size", self.epoch_size, 1, MAX_SIZE))
+            store_integers(self, "epoch_size", low=1, high=MAX_SIZE)
         check_choice("strategy", self.strategy, ("repeat", "stop"))
         for phase in (first, *self.phases, *self.changes):
             self._check_phase(phase)
@@ -103,15 +103,24 @@ class Mixture(Order):
                     f"weights[{source}]={weight} must be 0 because sizes[{source}]=0; an empty "
                     "source cannot be drawn from"
                 )
-        if self.strategy == "repeat" and phase.position >= self._longest_epoch:
+        longest = self.longest_epoch or 0
+        if self.strategy == "repeat" and phase.position >= longest:
             raise InvalidValueError(
-                f"position={phase.position} of a phase must be below the epoch's "
-                f"{self._longest_epoch} positions; count further phases by epoch"
+                f"position={phase.position} of a phase must be below the epoch's {longest} "
+                "positions; count further phases by epoch"
             )
 
     @property
-    def _longest_epoch(self) -> int:
-        return sum(self.sizes) if self.epoch_size is None else self.epoch_size
+    def planned(self) -> tuple[Phase, ...]:
+        """The phases as planned, from the very start on."""
+        return (Phase(weights=self.weights, temperature=self.temperature), *self.phases)
+
+    @property
+    def longest_epoch(self) -> int | None:
+        """The number of positions that no epoch exceeds, where sources do not end it before."""
+        if self.epoch_size is None and self.strategy == "repeat":
+            return self.num_indices
+        return self.epoch_size
 
     @property
     def num_indices(self) -> int:
@@ -127,19 +136,7 @@ class Mixture(Order):
         return bool(self.changes)
 
     def at(self, epoch: int) -> EpochOrder:
-        longest = None
-        if self.strategy == "repeat" or self.epoch_size is not None:
-            longest = self._longest_epoch
-        return MixtureEpoch(
-            sizes=tuple(self.sizes),
-            planned=(Phase(weights=self.weights, temperature=self.temperature), *self.phases),
-            changes=check_sequence("changes", self.changes),
-            epoch=epoch,
-            longest=longest,
-            may_repeat=self.strategy == "repeat",
-            shuffle=self.shuffle,
-            seed=self.seed,
-        )
+        return MixtureEpoch(self, epoch)
 
     def sources_of(self, indices: Indices) -> tuple[Indices, Indices]:
         """Return the source of each index, and its index inside that source."""
@@ -191,17 +188,7 @@ class Mixture(Order):
             ) from None
 
     def describe(self) -> dict[str, Any]:
-        return {
-            "kind": "mixture",
-            "sizes": list(self.sizes),
-            "weights": list(self.weights),
-            "temperature": self.temperature,
-            "epoch_size": self.epoch_size,
-            "strategy": self.strategy,
-            "phases": [phase.describe() for phase in self.phases],
-            "shuffle": bool(self.shuffle),
-            "seed": describe_seed(self.seed),
-        }
+        return described(self, "changes", kind="mixture")
 
 
 def _check_ascending(name: str, phases: Sequence[Phase]) -> None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from feedline.errors import InvalidValueError, check_integer
+from feedline.errors import check_integer
 from feedline.plan.apportion import (
     apportion,
     check_temperature,
@@ -17,11 +16,14 @@ from feedline.plan.apportion import (
     longest_without_repeat,
     shares_of,
 )
-from feedline.plan.frozen import store
+from feedline.plan.frozen import described, store, store_integers
 from feedline.plan.interleave import Consecutive, Interleave, Layout
 from feedline.plan.orders import Indices
 from feedline.plan.permutation import Permutation, permute_numbered
-from feedline.plan.seeds import Seed, derive_key
+from feedline.plan.seeds import derive_key
+
+if TYPE_CHECKING:
+    from feedline.plan.mixture import Mixture
 
 __all__ = ["MixtureEpoch", "Phase"]
 
@@ -49,18 +51,11 @@ class Phase:
     temperature: float = 1.0
 
     def __post_init__(self) -> None:
-        try:
-            num_weights = len(self.weights)
-        except TypeError:
-            raise InvalidValueError(
-                f"weights={self.weights!r:.80} must be a list of numbers"
-            ) from None
+        store_integers(self, "epoch", "position", low=0)
         store(
             self,
-            weights=check_weights(self.weights, num_weights),
+            weights=check_weights(self.weights),
             temperature=check_temperature(self.temperature),
-            epoch=check_integer("epoch", self.epoch, 0),
-            position=check_integer("position", self.position, 0),
         )
 
     @classmethod
@@ -83,20 +78,15 @@ class Phase:
         step = check_integer("step", step, 0)
         num_batches = check_integer("num_batches", num_batches, 1)
         grad_acc_steps = check_integer("grad_acc_steps", grad_acc_steps, 1)
-        world_size = check_integer("world_size", world_size, 1)
-        batch_size = check_integer("batch_size", batch_size, 1)
-        epoch, step_in_epoch = divmod(step, -(-num_batches // grad_acc_steps))
-        position = step_in_epoch * grad_acc_steps * world_size * batch_size
+        epoch, position = divmod(step, -(-num_batches // grad_acc_steps))
+        position *= grad_acc_steps
+        position *= check_integer("world_size", world_size, 1)
+        position *= check_integer("batch_size", batch_size, 1)
         return cls(weights=weights, epoch=epoch, position=position, temperature=temperature)
 
     def describe(self) -> dict[str, Any]:
         """Return the phase as JSON values."""
-        return {
-            "weights": list(self.weights),
-            "epoch": self.epoch,
-            "position": self.position,
-            "temperature": self.temperature,
-        }
+        return described(self)
 
 
 class _Carry(NamedTuple):
@@ -144,27 +134,17 @@ class _LaidOut:
 class MixtureEpoch:
     """The order of one epoch of a mixture."""
 
-    def __init__(
-        self,
-        *,
-        sizes: tuple[int, ...],
-        planned: tuple[Phase, ...],
-        changes: tuple[Phase, ...],
-        epoch: int,
-        longest: int | None,
-        may_repeat: bool,
-        shuffle: bool,
-        seed: Seed,
-    ) -> None:
-        self._sizes = sizes
-        self._starts = [0, *accumulate(sizes)]
-        self._shuffle = shuffle
-        self._seed = seed
+    def __init__(self, mixture: Mixture, epoch: int) -> None:
+        self._sizes = mixture.sizes
+        self._starts = mixture.cumulative_sizes
+        self._shuffle = mixture.shuffle
+        self._seed = mixture.seed
         self._epoch = epoch
         self._keys = [
-            derive_key(seed, "mixture source", epoch, source) for source in range(len(sizes))
+            derive_key(self._seed, "mixture source", epoch, source)
+            for source in range(len(self._sizes))
         ]
-        self._phases = self._lay_out(planned, changes, longest, may_repeat)
+        self._phases = self._lay_out(mixture)
         self._phase_starts = np.array([phase.start for phase in self._phases])
         last = self._phases[-1]
         self.num_positions = last.start + last.length
@@ -191,13 +171,8 @@ class MixtureEpoch:
         found = [phase.find(source, draws) for phase in self._phases]
         return np.sort(np.concatenate(found))
 
-    def _lay_out(
-        self,
-        planned: tuple[Phase, ...],
-        changes: tuple[Phase, ...],
-        longest: int | None,
-        may_repeat: bool,
-    ) -> list[_LaidOut]:
+    def _lay_out(self, mixture: Mixture) -> list[_LaidOut]:
+        planned, changes = mixture.planned, tuple(mixture.changes)
         phases, fixed_ends = _phases_of_epoch(planned, changes, self._epoch)
         carries = [_Carry(np.empty(0, dtype=np.int64), 0) for _ in self._sizes]
         used = [0] * len(self._sizes)
@@ -205,12 +180,12 @@ class MixtureEpoch:
         for number, phase in enumerate(phases):
             start = phase.position if number else 0
             shares = shares_of(phase.weights, phase.temperature)
-            length = _shortest(fixed_ends[number], longest, start)
-            if not may_repeat:
+            ends = (fixed_ends[number], mixture.longest_epoch)
+            limits = [max(0, end - start) for end in ends if end is not None]
+            if mixture.strategy == "stop":
                 capacities = [size - gone for size, gone in zip(self._sizes, used, strict=True)]
-                limit = longest_without_repeat(capacities, shares)
-                length = limit if length is None else min(length, limit)
-            assert length is not None
+                limits.append(longest_without_repeat(capacities, shares))
+            length = min(limits)
             counts = apportion(length, shares)
             layout = self._make_layout(counts, start)
             follows = number + 1 < len(phases) and phases[number + 1].position <= start + length
@@ -284,8 +259,3 @@ def _phases_of_epoch(
         ends_here = is_planned and planned[follower].epoch == epoch
         fixed_ends.append(planned[follower].position if ends_here else None)
     return [everything[number] for number in numbers], fixed_ends
-
-
-def _shortest(fixed_end: int | None, longest: int | None, start: int) -> int | None:
-    ends = [end - start for end in (fixed_end, longest) if end is not None]
-    return max(0, min(ends)) if ends else None

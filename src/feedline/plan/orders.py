@@ -18,9 +18,9 @@ from numpy.typing import ArrayLike, NDArray
 from feedline.errors import InvalidValueError, check_integer, check_sequence
 from feedline.lazy import lazy
 from feedline.plan.fingerprint import digest_array
-from feedline.plan.frozen import store
+from feedline.plan.frozen import described, store, store_integers
 from feedline.plan.permutation import MAX_SIZE, Permutation
-from feedline.plan.seeds import Seed, check_seed, derive_key, describe_seed
+from feedline.plan.seeds import Seed, check_seed, derive_key
 
 __all__ = ["Concatenated", "EpochOrder", "Order", "Sequential", "Shuffled", "Subset"]
 
@@ -42,10 +42,12 @@ class EpochOrder(Protocol):
 class Order(ABC):
     """A map from (epoch, position) to index."""
 
+    num_samples: int
+
     @property
-    @abstractmethod
     def num_indices(self) -> int:
-        """Indices lie in `[0, num_indices)`."""
+        """Indices lie in `[0, num_indices)`; unless an order says otherwise, it has all samples."""
+        return self.num_samples
 
     @abstractmethod
     def at(self, epoch: int) -> EpochOrder:
@@ -82,17 +84,13 @@ class Sequential(Order):
     num_samples: int
 
     def __post_init__(self) -> None:
-        store(self, num_samples=check_num_samples(self.num_samples))
-
-    @property
-    def num_indices(self) -> int:
-        return self.num_samples
+        store_integers(self, "num_samples", low=1, high=MAX_SIZE)
 
     def at(self, epoch: int) -> EpochOrder:
-        return IdentityEpoch(self.num_samples)
+        return PermutedEpoch(self.num_samples)
 
     def describe(self) -> dict[str, Any]:
-        return {"kind": "sequential", "num_samples": self.num_samples}
+        return described(self, kind="sequential")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,21 +107,15 @@ class Shuffled(Order):
     seed: Seed = 0
 
     def __post_init__(self) -> None:
-        store(self, num_samples=check_num_samples(self.num_samples), seed=check_seed(self.seed))
-
-    @property
-    def num_indices(self) -> int:
-        return self.num_samples
+        store_integers(self, "num_samples", low=1, high=MAX_SIZE)
+        store(self, seed=check_seed(self.seed))
 
     def at(self, epoch: int) -> EpochOrder:
-        return PermutedEpoch(Permutation(self.num_samples, derive_key(self.seed, "order", epoch)))
+        key = derive_key(self.seed, "order", epoch)
+        return PermutedEpoch(self.num_samples, Permutation(self.num_samples, key))
 
     def describe(self) -> dict[str, Any]:
-        return {
-            "kind": "shuffled",
-            "num_samples": self.num_samples,
-            "seed": describe_seed(self.seed),
-        }
+        return described(self, kind="shuffled")
 
 
 @dataclass(frozen=True)
@@ -156,7 +148,7 @@ class Concatenated(Order):
         )
 
     def describe(self) -> dict[str, Any]:
-        return {"kind": "concatenated", "orders": [order.describe() for order in self.orders]}
+        return described(self, kind="concatenated")
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,33 +181,18 @@ class Subset(Order):
 
     @lazy
     def num_indices(self) -> int:
-        assert self.selected is not None
-        if isinstance(self.selected, range):
-            return max(self.selected[0], self.selected[-1]) + 1
-        return int(np.max(self.selected)) + 1
+        return end_of(self.selected)
 
     def at(self, epoch: int) -> EpochOrder:
         assert self.order is not None
         return SelectedEpoch(self.order.at(epoch), self.selected)
 
     def describe(self) -> dict[str, Any]:
-        assert self.order is not None
-        return {
-            "kind": "subset",
-            "selected": self._describe_selected,
-            "order": self.order.describe(),
-        }
+        return described(self, kind="subset", selected=self._described)
 
     @lazy
-    def _describe_selected(self) -> Any:
-        if isinstance(self.selected, range):
-            return [self.selected.start, self.selected.stop, self.selected.step]
-        return digest_array(np.asarray(self.selected))
-
-
-def check_num_samples(num_samples: Any) -> int:
-    """Return `num_samples` as an int that an order can have, or raise."""
-    return check_integer("num_samples", num_samples, 1, MAX_SIZE)
+    def _described(self) -> Any:
+        return describe_members(self.selected)
 
 
 def check_index_list(name: str, values: Any, end: int = MAX_SIZE) -> Indices:
@@ -245,6 +222,20 @@ def check_members(name: str, values: Any) -> range | Indices:
             f"{name}={values} must lie in [0, {MAX_SIZE}), without negative indices"
         )
     return values
+
+
+def end_of(members: Any) -> int:
+    """Return one more than the largest of some members."""
+    if isinstance(members, range):
+        return max(members[0], members[-1]) + 1
+    return int(members.max()) + 1
+
+
+def describe_members(members: Any) -> Any:
+    """Return members as JSON values: the ends of a range, or the digest of a list."""
+    if isinstance(members, range):
+        return [members.start, members.stop, members.step]
+    return digest_array(members)
 
 
 def _holds_integers(array: NDArray[Any]) -> bool:
@@ -280,31 +271,19 @@ class DeferredEpoch:
         return self._order.find(index)
 
 
-class IdentityEpoch:
-    """Positions are indices."""
-
-    def __init__(self, num_positions: int) -> None:
-        self.num_positions = num_positions
-
-    def indices(self, positions: Indices) -> Indices:
-        return positions
-
-    def find(self, index: int) -> Indices:
-        return np.array([index], dtype=np.int64)
-
-
 class PermutedEpoch:
-    """Positions are permuted."""
+    """Positions are permuted, or are indices as they stand."""
 
-    def __init__(self, permutation: Permutation) -> None:
-        self.num_positions = permutation.n
+    def __init__(self, num_positions: int, permutation: Permutation | None = None) -> None:
+        self.num_positions = num_positions
         self._permutation = permutation
 
     def indices(self, positions: Indices) -> Indices:
-        return self._permutation.forward(positions)
+        return positions if self._permutation is None else self._permutation.forward(positions)
 
     def find(self, index: int) -> Indices:
-        return self._permutation.inverse(np.array([index], dtype=np.int64))
+        one = np.array([index], dtype=np.int64)
+        return one if self._permutation is None else self._permutation.inverse(one)
 
 
 class ChainedEpoch:

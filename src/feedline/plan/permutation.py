@@ -1,20 +1,31 @@
-"""Keyed permutations of `[0, n)`, computed per position in memory that does not grow with `n`."""
+"""Keyed permutations of `[0, n)`, computed per position in memory that does not grow with `n`.
+
+Small ones are shuffled tables, exactly uniform: the numbers sorted by a keyed hash of each. A
+Feistel network over a handful of values cannot reach every permutation equally often; sorting
+independent hashes can. The hash's lowest bits are replaced by the number itself, so the sorted
+words carry the table, no two words are equal, and every sorting algorithm gives the same answer.
+"""
 
 from __future__ import annotations
 
 import functools
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from feedline.errors import check_integer
 from feedline.plan.feistel import FeistelNetwork
-from feedline.plan.tables import TABLE_LIMIT, shuffled_tables
 
-__all__ = ["MAX_SIZE", "KeepLast", "Permutation", "permute_numbered"]
+__all__ = ["MAX_SIZE", "KeepLast", "Permutation", "permute_numbered", "shuffled_tables"]
 
 MAX_SIZE = 2**63 - 1
+TABLE_LIMIT = 4096
+
+_INDEX_BITS = np.uint64(TABLE_LIMIT - 1)
+_MULTIPLIERS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
+_SHIFT = np.uint64(32)
 _MAX_TABLE_CELLS = 2**16
 # Runs of fewer values than this are cheaper together, with keys of their own for every value.
 _SHORT_RUN = 16
@@ -37,19 +48,23 @@ class Permutation:
         self.n = check_integer("n", n, 1, MAX_SIZE)
         key = check_integer("key", key, 0, 2**128 - 1)
         number = check_integer("number", number, 0, 2**64 - 1)
-        self._half: FeistelNetwork | _Table
-        if self.n <= TABLE_LIMIT:
-            self._half = _Table(self.n, key, number)
-        else:
-            self._half = FeistelNetwork(self.n, key, number)
+        self._map: FeistelNetwork | NDArray[np.uint16]
+        small = self.n <= TABLE_LIMIT
+        self._map = _table(self.n, key, number) if small else FeistelNetwork(self.n, key, number)
 
     def forward(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the value at each position; positions must lie in `[0, n)`."""
-        return self._half.forward(positions)
+        if isinstance(self._map, FeistelNetwork):
+            return self._map.forward(positions)
+        return self._map[positions].astype(np.int64)
 
     def inverse(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the position of each value; values must lie in `[0, n)`."""
-        return self._half.inverse(values)
+        if isinstance(self._map, FeistelNetwork):
+            return self._map.inverse(values)
+        places = np.empty(self.n, dtype=np.int64)
+        places[self._map] = np.arange(self.n)
+        return places[values]
 
 
 class KeepLast:
@@ -66,17 +81,15 @@ class KeepLast:
 
     def forward(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the value at each position; positions must lie in `[0, n)`."""
-        last = self.n - 1
-        return np.where(
-            positions == last, last, self._others.forward(np.minimum(positions, max(0, last - 1)))
-        )
+        return self._but_last(positions, self._others.forward)
 
     def inverse(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the position of each value; values must lie in `[0, n)`."""
+        return self._but_last(values, self._others.inverse)
+
+    def _but_last(self, values: NDArray[np.int64], others: Any) -> NDArray[np.int64]:
         last = self.n - 1
-        return np.where(
-            values == last, last, self._others.inverse(np.minimum(values, max(0, last - 1)))
-        )
+        return np.where(values == last, last, others(np.minimum(values, max(0, last - 1))))
 
 
 def permute_numbered(
@@ -126,19 +139,27 @@ def _permute_runs(
     return result
 
 
-class _Table:
-    """A permutation held as a table."""
+def shuffled_tables(n: int, key: int, numbers: NDArray[np.uint64]) -> NDArray[np.uint16]:
+    """Return one row per number: the permutation of `[0, n)` that belongs to (key, number).
 
-    def __init__(self, n: int, key: int, number: int) -> None:
-        self._values = _table(n, key, number)
-
-    def forward(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        return self._values[positions].astype(np.int64)
-
-    def inverse(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
-        places = np.empty(len(self._values), dtype=np.int64)
-        places[self._values] = np.arange(len(self._values))
-        return places[values]
+    Examples:
+        >>> rows = shuffled_tables(4, 7, np.array([0, 1], dtype=np.uint64))
+        >>> [sorted(row) for row in rows.tolist()]
+        [[0, 1, 2, 3], [0, 1, 2, 3]]
+    """
+    low, high = np.uint64(key & (2**64 - 1)), np.uint64(key >> 64)
+    columns = np.arange(n, dtype=np.uint64)
+    words = numbers[:, None] * np.uint64(n) + columns
+    words ^= low
+    for multiplier in (*_MULTIPLIERS, _MULTIPLIERS[0]):
+        words *= multiplier
+        words ^= words >> _SHIFT
+        words += high
+    words &= ~_INDEX_BITS
+    words |= columns
+    words.sort(axis=1)
+    words &= _INDEX_BITS
+    return words.astype(np.uint16)
 
 
 @functools.lru_cache(maxsize=64)

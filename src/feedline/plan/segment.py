@@ -28,7 +28,7 @@ from feedline.errors import (
 from feedline.plan.batches import Batch, Block, Place, every_nth
 from feedline.plan.cursor import Cursor, PastSegment, check_past
 from feedline.plan.fingerprint import fingerprint_of
-from feedline.plan.frozen import store
+from feedline.plan.frozen import store, store_integers
 
 if TYPE_CHECKING:
     from feedline.plan.buckets import Bucket
@@ -248,24 +248,16 @@ class Segment:
     num_left: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        store(
-            self,
-            epoch=check_integer("epoch", self.epoch, 0),
-            world_size=check_integer("world_size", self.world_size, 1, 2**31),
-            batch_size=check_integer("batch_size", self.batch_size, 1, 2**31),
-            num_done=check_integer("num_done", self.num_done, 0),
-            history=tuple(check_past(past) for past in self.history),
-        )
+        store_integers(self, "epoch", "num_done", low=0)
+        store_integers(self, "world_size", "batch_size", low=1, high=2**31)
+        store(self, history=tuple(check_past(past) for past in self.history))
         remaining = self.plan.begin(self.epoch)
         for past in self.history:
             deal = remaining.deal(past.world_size, past.batch_size)
             _check_count(past, deal)
             remaining = deal.after(past.num_batches)
-        store(
-            self,
-            num_left=remaining.num_left,
-            deal=remaining.deal(self.world_size, self.batch_size),
-        )
+        deal = remaining.deal(self.world_size, self.batch_size)
+        store(self, num_left=remaining.num_left, deal=deal)
         _check_count(PastSegment(self.world_size, self.batch_size, self.num_done), self.deal)
 
     @property

@@ -88,6 +88,8 @@ class ShareDeal(ABC):
 
     def find(self, index: int) -> list[Place]:
         positions = self._order.find(index)
+        if not len(positions):
+            return []
         ranks, entries = self.entries_of(positions)
         # Where ranks have unequally many entries, those that have fewer have no real ones beyond.
         reached = entries < self.share.num_entries(0)

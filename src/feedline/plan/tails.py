@@ -15,9 +15,9 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.errors import TailError, check_choice, check_integer
+from feedline.errors import TailError, check_choice
 from feedline.plan.batches import Place
-from feedline.plan.frozen import store
+from feedline.plan.frozen import store_integers
 
 __all__ = ["TAILS", "Share", "Tail", "check_tail"]
 
@@ -58,12 +58,8 @@ class Share:
     tail: str
 
     def __post_init__(self) -> None:
-        store(
-            self,
-            num_positions=check_integer("num_positions", self.num_positions, 0),
-            world_size=check_integer("world_size", self.world_size, 1, 2**31),
-            batch_size=check_integer("batch_size", self.batch_size, 1, 2**31),
-        )
+        store_integers(self, "num_positions", low=0)
+        store_integers(self, "world_size", "batch_size", low=1, high=2**31)
         check_tail(self.tail)
         per_step = self.world_size * self.batch_size
         if self.tail == "exact" and self.num_positions % per_step:

@@ -13,12 +13,12 @@ from typing import Any, cast
 
 import numpy as np
 
-from feedline.errors import InvalidValueError, check_integer
+from feedline.errors import InvalidValueError
 from feedline.plan.chunking import Chunking, Slots
-from feedline.plan.frozen import store
+from feedline.plan.frozen import described, store, store_integers
 from feedline.plan.orders import EpochOrder, Indices, Order
 from feedline.plan.permutation import MAX_SIZE, KeepLast, Permutation, permute_numbered
-from feedline.plan.seeds import Seed, check_seed, derive_key, describe_seed
+from feedline.plan.seeds import Seed, check_seed, derive_key
 from feedline.plan.segment import Plan, Remaining, Segment
 from feedline.plan.tails import check_tail
 from feedline.plan.window_deal import WindowedOrder, WindowRest
@@ -52,13 +52,10 @@ class WindowOrder(Order):
             raise InvalidValueError(
                 f"chunks={self.chunks!r:.80} must be EqualChunks or UnequalChunks"
             )
-        store(
-            self,
-            preload=check_integer("preload", self.preload, 1, MAX_SIZE),
-            seed=check_seed(self.seed),
-        )
+        store_integers(self, "preload", low=1, high=MAX_SIZE)
+        store(self, seed=check_seed(self.seed))
         if self.limit is not None:
-            store(self, limit=check_integer("limit", self.limit, 1, self.chunks.num_samples))
+            store_integers(self, "limit", low=1, high=self.chunks.num_samples)
 
     @property
     def num_indices(self) -> int:
@@ -68,15 +65,8 @@ class WindowOrder(Order):
         return WindowEpoch(self, epoch)
 
     def describe(self) -> dict[str, Any]:
-        return {
-            "kind": "windows",
-            "chunks": self.chunks.describe(),
-            "preload": self.preload,
-            "shuffle": bool(self.shuffle),
-            "seed": describe_seed(self.seed),
-            **({"keep_last": True} if self.keep_last else {}),
-            **({} if self.limit is None else {"limit": self.limit}),
-        }
+        unset = [name for name in ("keep_last", "limit") if not getattr(self, name)]
+        return described(self, *unset, kind="windows")
 
 
 @dataclass(frozen=True, kw_only=True)
