@@ -6,14 +6,13 @@ import gc
 import logging
 import signal
 from collections.abc import Iterator, Mapping
-from operator import attrgetter
 from time import perf_counter
 from typing import Any
 
 from feedline.errors import InvalidValueError, check_integer
 from feedline.feed import Loader, Peers, as_loader, as_peers
 from feedline.steps.agreement import Agreement, Verdict
-from feedline.steps.cadence import Cadence
+from feedline.steps.cadence import Cadence, interval
 from feedline.steps.deadline import Deadline
 from feedline.steps.limits import epoch_length, run_limits, step_sizes
 from feedline.steps.meters import LossAverage, WaitMeter
@@ -138,19 +137,10 @@ class StepScheduler:
         self._count.tell(loader)
         self.sig_handler.__enter__()
 
-    ckpt_every_steps = property(
-        attrgetter("cadence.ckpt_every_steps"), doc="The checkpoint interval, in steps."
-    )
-    val_every_steps = property(
-        attrgetter("cadence.val_every_steps"), doc="The validation interval, in steps, or `None`."
-    )
-    log_remote_every_steps = property(
-        attrgetter("cadence.log_remote_every_steps"),
-        doc="The interval of remote logging, in steps.",
-    )
-    gc_every_steps = property(
-        attrgetter("cadence.gc_every_steps"), doc="The interval of garbage collection, or `None`."
-    )
+    ckpt_every_steps = interval("ckpt_every_steps", "The checkpoint interval, in steps.")
+    val_every_steps = interval("val_every_steps", "The validation interval, in steps.")
+    log_remote_every_steps = interval("log_remote_every_steps", "That of remote logging.")
+    gc_every_steps = interval("gc_every_steps", "That of garbage collection.")
 
     # The walk through the data.
 
@@ -171,8 +161,7 @@ class StepScheduler:
     def _adapted(self, dataloader: Any) -> Loader[Any] | None:
         if dataloader is None:
             return None
-        signals = tuple(map(int, self.sig_handler.signals))
-        return as_loader(dataloader, peers=self.peers, signals=signals)
+        return as_loader(dataloader, peers=self.peers, signals=tuple(self.sig_handler.signals))
 
     @property
     def epoch(self) -> int:
@@ -269,11 +258,9 @@ class StepScheduler:
 
     @property
     def is_ckpt_step(self) -> bool:
-        """Whether a checkpoint is due: by cadence, at the end of an epoch or of the run, or to
-        stop."""
+        """Whether a checkpoint is due: by cadence, at an end of an epoch or the run, or to stop."""
         # All ranks ask together whatever the cadence says, so that no signal is missed.
-        is_stop = self._verdict_now().is_stop
-        return is_stop or self._is_planned_checkpoint
+        return self._verdict_now().is_stop or self._is_planned_checkpoint
 
     @property
     def _is_planned_checkpoint(self) -> bool:
