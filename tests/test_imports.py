@@ -16,13 +16,16 @@ import pytest
 PACKAGE = "feedline"
 SOURCE = Path(__file__).resolve().parent.parent / "src" / PACKAGE
 
-# {errors, lazy} ← {plan, store, steps} ← {feed, chunks} ← runs ← {torch, jax, report} ← cli
+# {errors, lazy} ← {plan, store} ← {feed, packing} ← {steps, chunks} ← runs ← {torch, jax, report}
+# ← {trainers, compat} ← cli
 LAYERS = (
     ("errors", "lazy"),
-    ("plan", "store", "steps"),
-    ("feed", "chunks"),
+    ("plan", "store"),
+    ("feed", "packing"),
+    ("steps", "chunks"),
     ("runs",),
     ("torch", "jax", "report"),
+    ("trainers", "compat"),
     ("cli",),
     ("__main__",),
 )
@@ -38,14 +41,21 @@ FRAMEWORKS = (
     *("torch", "torchdata", "torchvision", "lightning", "jax", "jaxlib", "flax", "tensorflow"),
     *("pandas", "polars", "pyarrow", "zarr", "scipy", "sklearn", "anndata", "h5py", "datasets"),
 )
-FRAMEWORK_FREE = {ROOT, "errors", "lazy", "plan", "store", "steps", "chunks"}
+FRAMEWORK_FREE = {ROOT, "errors", "lazy", "plan", "store", "packing", "steps", "chunks"}
 
 # What a room may import inside functions, once it is needed: each is an extra.
 ON_DEMAND = {
-    "store": {"h5py", "pyarrow", "scipy", "zarr"},
+    "store": {"pyarrow", "scipy", "zarr"},
+    "packing": {"h5py", "pyarrow", "zarr"},
     "chunks": {"torch", "jax"},
     "runs": {"yaml"},
 }
+
+# Where names moved to: a table in a module of the room where users know them. Only such a table may
+# name a room above its own, with the imports beside it that type checkers read; and the one table
+# of the adapters of frameworks.
+TABLE = "_MOVED"
+ADAPTERS = ("feed/adapters.py", "_ADAPTERS")
 
 # Rooms that may import nothing outside of Feedline but the standard library and these.
 ONLY_THIRD_PARTY: dict[str, set[str]] = {
@@ -74,15 +84,41 @@ def forbidden_imports(source: Path) -> list[str]:
 def imported_modules(path: Path, source: Path) -> Iterator[tuple[int, str, bool]]:
     """Everything that the file imports: line, absolute dotted name, and whether in a function.
 
-    `from a import b` yields `a.b`, whether b is a module or a name in one.
+    `from a import b` yields `a.b`, whether b is a module or a name in one. So does the name of a
+    module of a room that is written as text, unless it stands in a table of names that moved.
     """
     package = (PACKAGE, *path.relative_to(source).parent.parts)
     tree = ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
     functions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
     inside = {id(n) for f in ast.walk(tree) if isinstance(f, functions) for n in ast.walk(f)}
+    name = ADAPTERS[1] if path.relative_to(source).as_posix() == ADAPTERS[0] else TABLE
+    tabled = {id(n) for part in tables_of_moved_names(tree, name) for n in ast.walk(part)}
     for node in ast.walk(tree):
+        if id(node) in tabled:
+            continue
         for line, name in names_imported_by(node, package):
             yield line, name, id(node) in inside
+
+
+def tables_of_moved_names(tree: ast.Module, name: str) -> list[ast.AST]:
+    """The dict of strings that a module assigns, at its top, to the name of such tables.
+
+    The imports of just these names under `if TYPE_CHECKING:` belong to it.
+    """
+    found: list[ast.AST] = []
+    names: set[str] = set()
+    for statement in tree.body:
+        match statement:
+            case ast.Assign(targets=[ast.Name(id=target)], value=ast.Dict() as table):
+                if target == name:
+                    found.append(table)
+                    names = set(ast.literal_eval(table))
+    for statement in tree.body:
+        match statement:
+            case ast.If(test=ast.Name(id="TYPE_CHECKING"), body=body, orelse=[]):
+                imports = [part for part in body if isinstance(part, ast.ImportFrom)]
+                found += [i for i in imports if {alias.name for alias in i.names} <= names]
+    return found
 
 
 def names_imported_by(node: ast.AST, package: tuple[str, ...]) -> Iterator[tuple[int, str]]:
@@ -100,6 +136,10 @@ def names_imported_by(node: ast.AST, package: tuple[str, ...]) -> Iterator[tuple
             args=[ast.Constant(value=str(name)), *_],
         ):
             yield node.lineno, importlib.util.resolve_name(name, ".".join(package))
+        case ast.Constant(value=str(name)):
+            top, *rest = name.split(".")
+            if top == PACKAGE and rest and rest[0] in LAYER_OF and all(map(str.isidentifier, rest)):
+                yield node.lineno, name
 
 
 def objection(room: str, target: str, is_on_demand: bool) -> str | None:
@@ -124,6 +164,31 @@ def objection(room: str, target: str, is_on_demand: bool) -> str | None:
 def test_no_room_imports_what_the_layers_forbid() -> None:
     assert (SOURCE / "plan").is_dir(), "the walk would prove nothing"
     assert forbidden_imports(SOURCE) == []
+
+
+def shadowed_names(source: Path) -> list[str]:
+    """The names that a package offers and that a module of its own would replace once imported."""
+    found = []
+    for path in source.rglob("__init__.py"):
+        modules = {p.stem for p in path.parent.iterdir() if p.is_dir() or p.suffix == ".py"}
+        for statement in ast.parse(path.read_text(encoding="utf-8")).body:
+            match statement:
+                case ast.Assign(targets=[ast.Name(id="__all__")], value=ast.List(elts=names)):
+                    offered = {ast.literal_eval(name) for name in names}
+                    found += [f"{path.parent.name}.{name}" for name in offered & modules]
+    return sorted(found)
+
+
+@pytest.mark.parametrize("room", ["store", "packing"])
+def test_no_module_bears_the_name_of_what_its_package_offers(room: str) -> None:
+    assert shadowed_names(SOURCE / room) == []
+
+
+def test_a_module_that_bears_such_a_name_is_reported(tmp_path: Path) -> None:
+    write(tmp_path, "packing/__init__.py", "__all__ = ['pack', 'other']")
+    write(tmp_path, "packing/pack.py", "")
+    write(tmp_path, "packing/other/__init__.py", "")
+    assert shadowed_names(tmp_path) == ["packing.other", "packing.pack"]
 
 
 def write(source: Path, name: str, code: str) -> None:
@@ -154,14 +219,22 @@ def write(source: Path, name: str, code: str) -> None:
         ),
         pytest.param("plan/a.py", "import_module('..store', __package__)", id="importlib-relative"),
         pytest.param("store/a.py", "from feedline.plan import x", id="store-plan"),
+        pytest.param("store/a.py", "from feedline.packing import x", id="store-packing"),
+        pytest.param("packing/a.py", "from feedline.feed import x", id="packing-feed"),
+        pytest.param("packing/a.py", "import h5py", id="packing-h5py-at-once"),
+        pytest.param("store/a.py", "PLACES = {'x': 'feedline.packing'}", id="another-table"),
+        pytest.param(
+            "store/a.py", "def f():\n    _MOVED = {'x': 'feedline.packing'}", id="table-inside"
+        ),
+        pytest.param("store/a.py", "find('feedline.packing.packer')", id="room-as-text"),
         pytest.param("store/a.py", "def f():\n    import torch.nn", id="store-torch"),
         pytest.param("store/a.py", "import zarr", id="store-zarr"),
         pytest.param("store/a.py", "import pyarrow", id="store-pyarrow-at-once"),
         pytest.param("plan/a.py", "def f():\n    import pyarrow", id="plan-pyarrow"),
         pytest.param("steps/a.py", "import jax.numpy as jnp", id="steps-jax"),
-        pytest.param("steps/a.py", "from feedline.feed import x", id="steps-feed"),
+        pytest.param("steps/a.py", "from feedline.chunks import x", id="steps-chunks"),
         pytest.param("chunks/a.py", "from anndata import AnnData", id="chunks-anndata"),
-        pytest.param("chunks/a.py", "from feedline.feed import x", id="chunks-feed"),
+        pytest.param("chunks/a.py", "from feedline.runs import x", id="chunks-runs"),
         pytest.param("feed/a.py", "from feedline.runs import x", id="feed-runs"),
         pytest.param("feed/a.py", "from ..torch import x", id="feed-torch-room"),
         pytest.param("torch/a.py", "import feedline.jax", id="torch-jax-room"),
@@ -195,7 +268,10 @@ def test_a_forbidden_import_is_reported(tmp_path: Path, name: str, code: str) ->
         ("plan/a.py", "from importlib import import_module\nimport_module('.seeds')"),
         ("store/a.py", "import numpy\nimport fsspec\nfrom feedline import errors"),
         ("store/a.py", "def f():\n    import pyarrow.parquet\n    import rich"),
-        ("feed/a.py", "from feedline import plan, steps, store"),
+        ("store/__init__.py", "_MOVED = {'x': 'feedline.packing'}\n__getattr__ = f(_MOVED)"),
+        ("store/a.py", "FORMAT = 'feedline.folder'"),
+        ("packing/a.py", "from feedline.store import x\ndef f():\n    import h5py"),
+        ("feed/a.py", "from feedline import plan, store"),
         ("chunks/a.py", "from ..plan import x"),
         ("torch/a.py", "import torch\nfrom torch.utils.data import Dataset\nimport feedline.feed"),
         ("jax/a.py", "import jax\nfrom feedline.chunks import x"),
@@ -231,7 +307,10 @@ def frameworks_imported_by(statement: str, stand_ins: Path, *path: Path) -> set[
     result = subprocess.run(
         [sys.executable, "-c", check],
         cwd=stand_ins,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (stand_ins, *path)))},
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(map(str, (stand_ins, *path, SOURCE.parent))),
+        },
         capture_output=True,
         text=True,
     )
@@ -246,6 +325,7 @@ def frameworks_imported_by(statement: str, stand_ins: Path, *path: Path) -> set[
         "feedline.errors",
         "feedline.plan",
         "feedline.store",
+        "feedline.packing",
         "feedline.feed",
         "feedline.runs",
     ],
@@ -296,7 +376,7 @@ def documented_constants(directory: Path) -> set[str]:
     return names
 
 
-@pytest.mark.parametrize("room", ["plan", "store", "feed", "runs"])
+@pytest.mark.parametrize("room", ["plan", "store", "packing", "feed", "runs"])
 def test_every_public_name_of_a_room_exists_and_has_a_docstring(room: str) -> None:
     module = importlib.import_module(f"feedline.{room}")
     assert module.__all__

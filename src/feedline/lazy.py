@@ -7,13 +7,13 @@ two threads may compute a value twice instead; it is the same value.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from functools import cached_property
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["lazy", "names_elsewhere"]
+__all__ = ["lazy", "moved"]
 
 if TYPE_CHECKING:
     lazy = cached_property
@@ -27,17 +27,12 @@ else:
             self.lock = nullcontext()
 
 
-def names_elsewhere(room: str, table: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return the `__getattr__` of a room where users know names that stand in another one.
-
-    Args:
-        room: The name of the room's module.
-        table: For each name, the module that it stands in.
-    """
+def moved(module: str, table: Mapping[str, str]) -> Callable[[str], Any]:
+    """Return the `__getattr__` of a module: `table` tells in which module each name is now."""
 
     def find(name: str) -> Any:
-        if name not in table:
-            raise AttributeError(f"module {room!r} has no attribute {name!r}")
-        return getattr(import_module(table[name]), name)
+        if name in table:
+            return getattr(importlib.import_module(table[name]), name)
+        raise AttributeError(f"module {module!r} has no attribute {name!r}")
 
     return find

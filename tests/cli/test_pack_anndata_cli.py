@@ -14,8 +14,8 @@ import pytest
 
 from anndata_data import make_anndata, read, write
 from cli_runs import check_refused, invoke, run
+from feedline.packing.anndata.writer import AnnDataWriter
 from feedline.store import pack_anndata
-from feedline.store.packing.anndata_writer import AnnDataWriter
 from pack_data import read_tree
 
 

@@ -14,7 +14,7 @@ import pytest
 
 import feedline
 from cli_runs import check_refused, invoke, run
-from feedline.store.packing import FORMATS, pack
+from feedline.packing import FORMATS, pack
 from pack_data import make_arrays, make_source, partial_of, read_folder, read_tree
 
 

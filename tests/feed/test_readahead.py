@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
+import sys
 import threading
 from typing import Any
 
@@ -240,6 +242,21 @@ def test_dropping_it_ends_its_threads(new_readers: Readers) -> None:
     assert new_readers()
     del results
     wait_until(lambda: not new_readers())
+
+
+@pytest.mark.parametrize("keeper", ["threading.main_thread()", "sys.modules['json']"])
+def test_nothing_is_printed_at_the_end_of_the_process(keeper: str) -> None:
+    code = (
+        "import json, sys, threading\n"
+        "from feedline.feed.readahead import ReadAhead\n"
+        "results = ReadAhead(\n"
+        "    iter(range(1, 999)), abs, lambda job: [job], num_threads=2, num_ahead=5)\n"
+        "next(results), next(results)\n"
+        # Kept by what is taken apart late.
+        f"{keeper}.kept = results\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, check=True)
+    assert (done.stdout, done.stderr) == (b"", b"")
 
 
 @given(any_plan, world_sizes, batch_sizes, st.lists(st.integers(0, 30), min_size=1, max_size=8))

@@ -85,7 +85,7 @@ def test_damaged_cursors_and_clocks_are_refused(tmp_path: Path, cursor: Cursor) 
 def test_zip_files_without_a_checkpoint_are_refused(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "a.pt", "w") as archive:
         archive.writestr("a/b", "x")
-    with pytest.raises(CursorFormatError, match="not a torch.save archive"):
+    with pytest.raises(CursorFormatError, match=r"not a torch\.save archive"):
         inspect_path(tmp_path / "a.pt")
 
 

@@ -20,8 +20,7 @@ from hypothesis import given, settings
 
 from feedline.errors import DamagedDataError, InvalidValueError
 from feedline.store import FolderStore, Store
-from feedline.store.chunk import OpenChunk
-from feedline.store.open_chunks import OpenChunks
+from feedline.store.chunk import OpenChunk, OpenChunks
 from folder_data import (
     GROUP_SIZE,
     KINDS,

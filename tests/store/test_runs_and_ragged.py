@@ -12,8 +12,7 @@ from hypothesis import given
 from numpy.typing import NDArray
 from scipy.sparse import _sparsetools
 
-from feedline.store.ragged import copy_runs
-from feedline.store.runs import runs_of
+from feedline.store.runs import copy_runs, runs_of
 
 TYPES = [
     *("?", "i1", "u1", "i2", "u2", "f2"),

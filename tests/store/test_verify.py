@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from feedline.errors import DamagedDataError, MissingDataError, UnsafeDataError
-from feedline.store.checksums import files_of
-from feedline.store.packing import FORMATS, VerifyResult, pack, verify
+from feedline.packing import FORMATS, pack
+from feedline.store import VerifyResult, verify
+from feedline.store.paths import files_of
 from pack_data import list_chunks, make_arrays
 
 

@@ -200,7 +200,7 @@ def _watch_memory(peak: list[int], is_over: threading.Event) -> None:
 
 def main() -> None:
     """Pack once, as told by a JSON object."""
-    from feedline.store.packing import pack
+    from feedline.packing import pack
 
     options = json.loads(sys.argv[1])
     source, folder = options.pop("source"), options.pop("folder")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
+import torch.distributed as dist
 import zarr
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import IterableDataset
@@ -126,6 +128,60 @@ def test_state_counts_what_the_loop_received(
         assert rows_of(resumed) != expected  # the next epoch
     else:
         assert seen + rows_of(resumed) == expected
+
+
+@pytest.mark.parametrize("workers", [(0, False), (1, False), (2, False), (2, True)])
+@pytest.mark.parametrize("num_ahead", [1, 20])
+def test_a_pass_that_is_broken_off_is_begun_again(
+    path: Path, workers: tuple[int, bool], num_ahead: int
+) -> None:
+    store = open_anndata(path)
+    expected = rows_of(PlainLoader(store, RandomSampler(8, 4, 16, rng=3)))
+    loader = ChunkLoader(
+        store,
+        RandomSampler(8, 4, 16, rng=3),
+        num_workers=workers[0],
+        persistent_workers=workers[1],
+        num_ahead=num_ahead,
+    )
+    for num_taken in (1, 6):
+        # The iterator is dropped, and with it what was read ahead.
+        assert rows_of(islice(loader, num_taken)) == expected[:num_taken]
+        assert (loader.epoch, loader.num_batches_left()) == (0, len(expected))
+    assert rows_of(loader) == expected
+    assert rows_of(loader) != expected
+    assert loader.epoch == 1
+
+
+def test_workers_that_stay_serve_one_pass_at_a_time(path: Path) -> None:
+    loader = ChunkLoader(
+        open_anndata(path), RandomSampler(8, 4, 16), num_workers=1, persistent_workers=True
+    )
+    first = iter(loader)
+    for _ in range(2):
+        next(first)
+    second = iter(loader)
+    next(second)
+    with pytest.raises(InvalidValueError, match="a later one has begun"):
+        list(first)
+
+
+def test_a_sampler_that_is_not_shared_is_refused_in_a_process_group(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = MemoryMatrix(np.zeros((20, 2)))
+    loader = ChunkLoader(store, SequentialSampler(2, 2, 4))
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(dist, "get_rank", lambda group=None: 1)
+    monkeypatch.setattr(dist, "get_world_size", lambda group=None: 2)
+    for use in (iter, len, ChunkLoader.state_dict):
+        with pytest.raises(InvalidValueError, match=r"world_size=2 must be 1 .*DistributedSampler"):
+            use(loader)
+    alone = ChunkLoader(store, SequentialSampler(2, 2, 4), num_replicas=1, rank=0)
+    assert len(list(alone)) == 5
+    shared = DistributedSampler(SequentialSampler(2, 2, 4), dist_info="torch")
+    assert (shared.rank, shared.world_size) == (1, 2)
+    assert len(ChunkLoader(store, shared)) == 2
 
 
 def test_persistent_workers_go_from_epoch_to_epoch(path: Path) -> None:

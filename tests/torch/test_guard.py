@@ -39,7 +39,7 @@ def answers(folder: Path, odd: str) -> list[str]:
             "batch_size", "batch_size is 5 on rank 1 and 4 on rank 0, 2", marks=pytest.mark.slow
         ),
         ("state", "start is 3 on rank 1 and 0 on rank 0, 2"),
-        ("chunks-seed", "sampler.plan.order.seed is 8 on rank 1 and 7 on rank 0, 2"),
+        ("chunks-seed", "plan.plan.plan.order.seed is 8 on rank 1 and 7 on rank 0, 2"),
         pytest.param(
             "chunks-length",
             "num_samples is 91 on rank 1 and 90 on rank 0, 2",
@@ -47,16 +47,16 @@ def answers(folder: Path, odd: str) -> list[str]:
         ),
         pytest.param(
             "chunks-batch_size",
-            "sampler.batch_size is 5 on rank 1 and 4 on rank 0, 2",
+            "batch_size is 5 on rank 1 and 4 on rank 0, 2",
             marks=pytest.mark.slow,
         ),
         pytest.param(
             "chunks-shards",
-            "sampler.plan.kind is 'contiguous shards' on rank 1",
+            "plan.plan.plan.kind is 'contiguous shards' on rank 1",
             marks=pytest.mark.slow,
         ),
         pytest.param(
-            "chunks-epoch", "state.epoch is 2 on rank 1 and 0 on rank 0, 2", marks=pytest.mark.slow
+            "chunks-epoch", "epoch is 2 on rank 1 and 0 on rank 0, 2", marks=pytest.mark.slow
         ),
     ],
 )

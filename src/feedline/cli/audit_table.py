@@ -128,20 +128,16 @@ def _faults_of_run(run: RunAudit) -> list[str]:
 def _faults_of_epoch(epoch: EpochAudit, planned: Planned | None) -> list[str]:
     from feedline.runs.words import several
 
-    listed = [
-        ("lost", epoch.num_lost, [_named(index, epoch, planned) for index in epoch.lost]),
-        (
-            *("received too often", epoch.num_repeated),
-            [_named(index, epoch, planned) for index in epoch.repeated],
-        ),
-        ("outside of the data", epoch.num_unknown, [str(index) for index in epoch.unknown]),
-    ]
-    return [
-        f"{several(count, 'sample')} {what}: {', '.join(first)}"
-        + (", …" if count > len(first) else "")
-        for what, count, first in listed
-        if count
-    ]
+    faults = []
+    kinds = {"lost": "lost", "repeated": "received too often", "unknown": "outside of the data"}
+    for kind, what in kinds.items():
+        count, first = getattr(epoch, f"num_{kind}"), getattr(epoch, kind)
+        if count:
+            is_known = kind != "unknown"
+            listed = [_named(i, epoch, planned) if is_known else str(i) for i in first]
+            more = ", …" if count > len(first) else ""
+            faults.append(f"{several(count, 'sample')} {what}: {', '.join(listed)}{more}")
+    return faults
 
 
 def _named(index: int, epoch: EpochAudit, planned: Planned | None) -> str:

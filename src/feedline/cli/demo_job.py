@@ -12,17 +12,17 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
-from numpy.typing import NDArray
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from feedline.cli.demo_data import SOURCES, PackedSource
 from feedline.errors import DesyncError
+from feedline.feed import Delivered, LoaderWrapper
 from feedline.runs import ConsumptionLog, LoggedLoader
 from feedline.torch import DataLoader, MixtureDataset, MixtureSampler, StepScheduler
 
@@ -33,28 +33,21 @@ CKPT_EVERY_STEPS = 10
 _SECONDS_PER_STEP, _SECONDS_PER_SLOW_STEP = 0.02, 1.0
 
 
-class DropsOne:
+class DropsOne(LoaderWrapper):
     """A loader that takes one sample out of its first batch: the fault that an audit must find."""
 
-    def __init__(self, loader: Any) -> None:
-        self._loader = loader
-        self._num_taken = 0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._loader, name)
-
-    def __len__(self) -> int:
-        return len(self._loader)
-
     def __iter__(self) -> Iterator[Any]:
-        for number, batch in enumerate(self._loader):
-            self._num_taken = int(number == 0)
-            yield [part[self._num_taken :] for part in batch]
+        for number, batch in enumerate(self.loader):
+            yield [part[int(number == 0) :] for part in batch]
 
-    def latest_ids(self) -> NDArray[np.int64]:
-        """Return the samples that are left in the latest batch."""
-        ids: NDArray[np.int64] = self._loader.latest_ids()
-        return ids[self._num_taken :]
+    @property
+    def delivered(self) -> Delivered | None:
+        """The record of the latest batch, with the samples that are left in it."""
+        record = self.loader.delivered
+        if record is None or record.number or record.ids is None:
+            return record
+        left = record.ids[1:]
+        return SimpleNamespace(number=0, ids=left, is_real=None, bucket=None, num_real=len(left))
 
 
 class Training:
@@ -128,10 +121,18 @@ class Training:
             loss.backward()  # type: ignore[no-untyped-call]
             total += float(loss.detach())
         # The samples say themselves which they are. If they are not those in the log, it lies.
-        if batches[-1][0].tolist() != self.loader.latest_ids().tolist():
+        if batches[-1][0].tolist() != _latest_ids(self.loader):
             raise DesyncError(f"rank {self.rank} got other samples than its log says")
         self.optimizer.step()
         self.clock.record_loss(total)
+
+
+def _latest_ids(loader: LoggedLoader) -> list[int]:
+    record = loader.delivered
+    assert record is not None
+    assert record.ids is not None
+    ids: list[int] = record.ids.tolist()
+    return ids
 
 
 def main(job: dict[str, Any]) -> None:

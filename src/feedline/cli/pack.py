@@ -5,27 +5,34 @@ from __future__ import annotations
 import dataclasses
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
-from feedline.cli.pack_anndata import are_anndata, check_options, run_pack_anndata
 from feedline.cli.printing import print_json
 from feedline.errors import FeedlineError, InvalidValueError
 
 __all__ = ["pack"]
 
 if TYPE_CHECKING:
-    from feedline.store.packing import PackResult
+    from feedline.packing import AnnDataPackResult, PackResult
 
     # Generic in the stubs of new releases, and not in old ones when run.
     _Param = click.ParamType[Any]
 else:
     _Param = click.ParamType
 
-# Those of feedline.store.packing, which would import numpy for a help text.
+# Those of feedline.packing, which would import numpy for a help text.
 _FORMATS = ("safetensors", "npy", "pt", "parquet")
+
+# Options that mean something for one kind of source only.
+_FOR_TABLES = (
+    *("format", "columns", "chunk_samples", "chunk_bytes", "split", "num_threads", "no_resume"),
+)
+_FOR_ANNDATA = ("element", "obs", "chunk_rows", "shard_rows", "no_source_row")
 
 _UNITS = {"": 1, "b": 1}
 _UNITS |= {f"{letter}ib": 2 ** (10 * (n + 1)) for n, letter in enumerate("kmgt")}
@@ -73,7 +80,6 @@ class _Split(_Param):
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option(
     "--format",
-    "format_",
     type=click.Choice(_FORMATS),
     default=_FORMATS[0],
     show_default=True,
@@ -101,8 +107,17 @@ class _Split(_Param):
     metavar="SHARES",
     help="Validation share such as 0.1, or train=0.9,validation=0.1.",
 )
-@click.option("--threads", type=int, metavar="N", help="Threads; by default one for each core.")
-@click.option("--memory", type=_Size(), default="512MiB", show_default=True, help="Memory to use.")
+@click.option(
+    "--threads", "num_threads", type=int, metavar="N", help="Threads; by default one for each core."
+)
+@click.option(
+    "--memory",
+    "memory_budget",
+    type=_Size(),
+    default="512MiB",
+    show_default=True,
+    help="Memory to use.",
+)
 @click.option("--element", default="X", help="AnnData: the matrix, such as layers/counts.")
 @click.option("--obs", multiple=True, metavar="NAME", help="AnnData: a column to take; repeat.")
 @click.option("--chunk-rows", type=int, default=64, metavar="N", help="AnnData: rows in a chunk.")
@@ -115,26 +130,14 @@ class _Split(_Param):
 @click.pass_context
 def pack(
     context: click.Context,
+    /,
     sources: tuple[str, ...],
     folder: Path,
-    format_: str,
-    columns: tuple[str, ...],
-    chunk_samples: int | None,
-    chunk_bytes: int | None,
     shuffle: bool | None,
     seed: str,
-    split: float | dict[str, float] | None,
-    threads: int | None,
-    memory: int,
-    element: str,
-    obs: tuple[str, ...],
-    chunk_rows: int,
-    shard_rows: int | None,
-    no_source_row: bool,
-    no_resume: bool,
-    overwrite: bool,
     as_json: bool,
     quiet: bool,
+    **options: Any,
 ) -> None:
     """Write files as a FOLDER of chunks.
 
@@ -151,60 +154,73 @@ def pack(
       feedline pack big.parquet packed --chunk-bytes 256MiB --memory 4GiB --json
       feedline pack a.h5ad b.h5ad packed.zarr --obs cell_type --seed 7
     """
-    is_for_anndata = are_anndata(sources)
-    check_options(context, is_for_anndata=is_for_anndata)
-    key: int | str = int(seed) if re.fullmatch(r"-?\d{1,4000}", seed) else seed
-    if is_for_anndata:
-        run_pack_anndata(
-            sources,
-            folder,
-            element=element,
-            obs=obs or None,
-            chunk_rows=chunk_rows,
-            shard_rows=shard_rows,
-            shuffle=shuffle is not False,
-            seed=key,
-            has_source_row=not no_source_row,
-            memory_budget=memory,
-            overwrite=overwrite,
-            as_json=as_json,
-            quiet=quiet,
-        )
-        return
-    from feedline.store.packing import pack as pack_source
+    is_for_anndata = _are_anndata(sources)
+    _drop_options(context, options, is_for_anndata)
+    options["seed"] = int(seed) if re.fullmatch(r"-?\d{1,4000}", seed) else seed
+    options["progress"] = False if quiet else None
+    run: Callable[..., Any] = _pack_anndata if is_for_anndata else _pack_tables
+    try:
+        result = run(sources, folder, shuffle, options)
+    except KeyboardInterrupt:
+        rest = "nothing was written" if is_for_anndata else "the same command goes on from here"
+        click.echo(f"Interrupted; {rest}.", err=True)
+        sys.exit(130)
+    if as_json:
+        print_json(_describe(result))
+    elif not quiet:
+        (_print_anndata if is_for_anndata else _print)(result)
 
+
+def _are_anndata(sources: tuple[str, ...]) -> bool:
+    """Whether the sources are AnnData files; raise if only some of them are."""
+    from feedline.packing.anndata.sources import is_anndata
+
+    kinds = {is_anndata(Path(source)): source for source in sources}
+    if len(kinds) > 1:
+        raise InvalidValueError(
+            f"{kinds[True]} is AnnData and {kinds[False]} is not; pack each kind on its own"
+        )
+    return True in kinds
+
+
+def _drop_options(context: click.Context, options: dict[str, Any], is_for_anndata: bool) -> None:
+    """Take out the options that mean nothing for these sources; raise if one was given."""
+    for name in _FOR_TABLES if is_for_anndata else _FOR_ANNDATA:
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            option = next(p.opts[0] for p in context.command.params if p.name == name)
+            kind = "files of rows, not for AnnData" if is_for_anndata else "AnnData"
+            raise InvalidValueError(f"{option} is for {kind}; leave it out")
+        del options[name]
+
+
+def _pack_tables(
+    sources: tuple[str, ...], folder: Path, shuffle: bool | None, options: dict[str, Any]
+) -> PackResult:
+    from feedline.packing import pack as pack_source
+
+    options["columns"] = _parse_columns(options["columns"])
+    options["resume"] = not options.pop("no_resume")
     # With one source, a folder of .npy files is one of columns; several are read in turn.
     source: Any = sources[0] if len(sources) == 1 else list(sources)
     try:
-        result = pack_source(
-            source,
-            folder,
-            format=format_,
-            columns=_parse_columns(columns),
-            chunk_samples=chunk_samples,
-            chunk_bytes=chunk_bytes,
-            shuffle=bool(shuffle),
-            seed=key,
-            split=split,
-            num_threads=threads,
-            memory_budget=memory,
-            progress=False if quiet else None,
-            resume=not no_resume,
-            overwrite=overwrite,
-        )
+        return pack_source(source, folder, shuffle=bool(shuffle), **options)
     except FeedlineError as error:
         # What is wrong with the source as a whole does not name it.
         if not str(error).startswith("source has "):
             raise
         named = ", ".join(sources[:3])
         raise InvalidValueError(f"{named}: {str(error).removeprefix('source ')}") from None
-    except KeyboardInterrupt:
-        click.echo("Interrupted; the same command goes on from here.", err=True)
-        sys.exit(130)
-    if as_json:
-        print_json(_describe(result))
-    elif not quiet:
-        _print(result)
+
+
+def _pack_anndata(
+    sources: tuple[str, ...], folder: Path, shuffle: bool | None, options: dict[str, Any]
+) -> AnnDataPackResult:
+    from feedline.packing import pack_anndata
+
+    options["obs"] = options["obs"] or None
+    if options.pop("no_source_row"):
+        options["source_row"] = None
+    return pack_anndata(sources, folder, shuffle=shuffle is not False, **options)
 
 
 def _parse_columns(columns: tuple[str, ...]) -> dict[str, str] | None:
@@ -216,13 +232,11 @@ def _parse_columns(columns: tuple[str, ...]) -> dict[str, str] | None:
     return dict(pairs)
 
 
-def _describe(result: PackResult) -> dict[str, Any]:
-    return {
-        **dataclasses.asdict(result),
-        "folder": str(result.folder),
-        "columns": [column.describe() for column in result.columns],
-        "splits": dict(result.splits),
-    }
+def _describe(result: PackResult | AnnDataPackResult) -> dict[str, Any]:
+    described = {**dataclasses.asdict(result), "folder": str(result.folder)}
+    if columns := getattr(result, "columns", None):
+        described["columns"] = [column.describe() for column in columns]
+    return described
 
 
 def _print(result: PackResult) -> None:
@@ -236,3 +250,13 @@ def _print(result: PackResult) -> None:
         click.echo(f"  {column.name}: {column}")
     if result.num_resumed_chunks:
         click.echo(f"  {result.num_resumed_chunks:,} chunks were finished before")
+
+
+def _print_anndata(result: AnnDataPackResult) -> None:
+    kind = "sparse" if result.is_sparse else "dense"
+    click.echo(
+        f"{result.folder}: {result.num_rows:,} rows and {result.num_columns:,} columns, "
+        f"{result.num_bytes:,} bytes"
+    )
+    click.echo(f"  X: {kind} {result.dtype}, {result.num_values:,} values")
+    click.echo(f"  obs: {', '.join(result.obs) or 'no columns'}")

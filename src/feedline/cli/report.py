@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from feedline.cli.configs import load_config, parse_sizes, size_options
 from feedline.cli.printing import print_json
 from feedline.errors import InvalidValueError
-
-if TYPE_CHECKING:
-    from feedline.report import Report
 
 __all__ = ["report"]
 
@@ -64,7 +60,7 @@ def report(
       feedline report run.yaml --resize 512,480,64 -o resized.html
       feedline report logs --config run.yaml --title "Run 7"
     """
-    from feedline.report import report_config, write_report
+    from feedline.report import report_config, report_logs, write_report
     from feedline.report.page import check_target
 
     of_plan = {"--ranks": ranks, "--batch-size": batch_size, "--epoch": epoch, "--resize": resize}
@@ -73,7 +69,10 @@ def report(
     check_target(output)
     if _are_logs(paths):
         _refuse(of_plan, "a run config", "logs")
-        made = _of_logs(paths, config, samples, title)
+        logged = None if config is None else load_config(config)
+        name = title or f"{paths[0].resolve().name}, as it happened"
+        with _progress() as tell:
+            made = report_logs(paths, config=logged, num_samples=samples, title=name, progress=tell)
     else:
         _refuse(of_logs, "logs", "a run config")
         run = load_config(paths[0]).resized(ranks=ranks, batch_size=batch_size)
@@ -104,17 +103,6 @@ def _refuse(options: Mapping[str, object], wanted: str, given: str) -> None:
     for name, value in options.items():
         if value is not None:
             raise InvalidValueError(f"{name} must be left out with {given}; it is for {wanted}")
-
-
-def _of_logs(
-    paths: tuple[Path, ...], config: Path | None, samples: int | None, title: str | None
-) -> Report:
-    from feedline.report import report_logs
-
-    run = None if config is None else load_config(config)
-    name = title or f"{paths[0].resolve().name}, as it happened"
-    with _progress() as tell:
-        return report_logs(paths, config=run, num_samples=samples, title=name, progress=tell)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from feedline.cli.printing import print_json
 from feedline.errors import InvalidValueError
 
 if TYPE_CHECKING:
-    from feedline.store.verify import VerifyResult
+    from feedline.store import VerifyResult
 
 __all__ = ["verify"]
 
@@ -33,7 +33,7 @@ def verify(folder: Path, threads: int | None, as_json: bool, quiet: bool) -> Non
       feedline verify packed
       feedline verify packed --json
     """
-    from feedline.store.verify import verify as verify_folder
+    from feedline.store import verify as verify_folder
 
     if folder.is_file():
         raise InvalidValueError(
@@ -41,23 +41,12 @@ def verify(folder: Path, threads: int | None, as_json: bool, quiet: bool) -> Non
         )
     result = verify_folder(folder, progress=False if quiet else None, num_threads=threads)
     if as_json:
-        print_json(_describe(result))
+        faults = [{"path": str(fault.path), "text": fault.text} for fault in result.faults]
+        print_json({**vars(result), "folder": str(folder), "ok": result.ok, "faults": faults})
     else:
         _print(result, quiet)
     if not result.ok:
         sys.exit(1)
-
-
-def _describe(result: VerifyResult) -> dict[str, object]:
-    return {
-        "folder": str(result.folder),
-        "ok": result.ok,
-        "num_samples": result.num_samples,
-        "num_chunks": result.num_chunks,
-        "num_bytes": result.num_bytes,
-        "num_unchecked": result.num_unchecked,
-        "faults": [{"path": str(fault.path), "text": fault.text} for fault in result.faults],
-    }
 
 
 def _print(result: VerifyResult, quiet: bool) -> None:

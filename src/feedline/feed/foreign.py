@@ -10,11 +10,11 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from importlib import import_module
 from itertools import islice
 from typing import Any
 
 from feedline.errors import CursorFormatError, InvalidValueError, PlanMismatchError, check_integer
+from feedline.feed.adapters import adapters_in_use
 from feedline.feed.loader import Loader
 from feedline.feed.peers import FoundPeers, Peers, as_peers
 
@@ -24,8 +24,6 @@ _PROTOCOL = (
     *("epoch", "batch_size", "peers", "delivered", "num_batches_left", "set_epoch", "state_dict"),
     *("state_before", "load_state_dict", "close", "__iter__", "__len__"),
 )
-# By the module of a loader's class: the module whose `prepare` makes its workers ready for signals.
-_PREPARERS = {"torch.utils.data": "feedline.torch.shield"}
 _END = object()
 
 Start = Callable[[], AbstractContextManager[Any]]
@@ -58,12 +56,12 @@ def as_loader(
 
 
 def _prepared(loader: Any, signals: tuple[int, ...]) -> Start:
-    """Let the module for a loader's kind prepare it; return the context to start workers in."""
-    for base in type(loader).__mro__:
-        for prefix, adapter in _PREPARERS.items():
-            if base.__module__.startswith(prefix):
-                start: Start = import_module(adapter).prepare(loader, signals)
-                return start
+    """Let the framework of a loader prepare it; return the context to start its workers in."""
+    for adapter in adapters_in_use():
+        prepare: Callable[..., Start | None] | None = getattr(adapter, "prepare", None)
+        start = None if prepare is None else prepare(loader, signals)
+        if start is not None:
+            return start
     return nullcontext
 
 

@@ -7,12 +7,11 @@ found is looked up when it is first needed, and no framework is imported to find
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable
-from importlib import import_module
 from typing import Any, Protocol
 
 from feedline.errors import DesyncError, InvalidValueError, check_integer
+from feedline.feed.adapters import adapters_in_use
 
 __all__ = ["Alone", "FoundPeers", "Peers", "as_peers", "register_finder"]
 
@@ -175,8 +174,6 @@ def as_peers(
     return found
 
 
-# By the module that shows that a framework is in use, where its adapter is.
-_ADAPTERS = {"torch.distributed": "feedline.torch.peers", "jax": "feedline.jax.peers"}
 _finders: dict[str, Finder] = {}
 
 
@@ -202,15 +199,15 @@ def find_peers(process_group: Any | None = None) -> Peers:
             raise InvalidValueError(
                 f"{name}={size} says that {size} processes were launched, but no process group is "
                 "initialized, so each of them would get all samples; call "
-                "torch.distributed.init_process_group or jax.distributed.initialize first, or pass "
-                "peers=Alone() if these processes do not train together"
+                "torch.distributed.init_process_group or jax.distributed.initialize first, or give "
+                "num_replicas and rank; pass peers=Alone() if they do not train together"
             )
     return Alone()
 
 
 def _group_of(process_group: Any | None) -> Peers | None:
     """Return the peers of the one group that frameworks have made, if any."""
-    finders = [import_module(_ADAPTERS[name]).find for name in _ADAPTERS if name in sys.modules]
+    finders = [adapter.find for adapter in adapters_in_use()]
     found = [peers for find in [*finders, *_finders.values()] if (peers := find(process_group))]
     several = [peers for peers in found if peers.world_size > 1]
     places = {(peers.rank, peers.world_size) for peers in several}

@@ -131,6 +131,11 @@ class UnequalChunks:
     def num_chunks(self) -> int:
         return len(self._edges) - 1
 
+    @property
+    def num_listed(self) -> int:
+        """The number of entries that are held, 8 bytes each."""
+        return self.num_chunks + 1
+
     def rows_of(self, indices: Indices) -> tuple[Indices, Indices]:
         chunks = np.searchsorted(self._edges, indices, side="right") - 1
         return chunks, indices - self._edges[chunks]

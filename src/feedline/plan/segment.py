@@ -173,7 +173,7 @@ class Plan(ABC):
     @property
     def num_listed(self) -> int:
         """The number of entries in the caller's lists that the plan holds, 8 bytes each."""
-        return 0
+        return getattr(self.chunks, "num_listed", 0)
 
     def epoch_order(self, epoch: int, bucket: int = 0) -> EpochOrder | None:
         """Return the order of an epoch, or of one of its buckets; None if there is none."""

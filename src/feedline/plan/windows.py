@@ -14,7 +14,7 @@ from typing import Any, cast
 import numpy as np
 
 from feedline.errors import InvalidValueError, check_integer
-from feedline.plan.chunking import Chunking, Slots, UnequalChunks
+from feedline.plan.chunking import Chunking, Slots
 from feedline.plan.frozen import store
 from feedline.plan.orders import EpochOrder, Indices, Order
 from feedline.plan.permutation import MAX_SIZE, KeepLast, Permutation, permute_numbered
@@ -131,10 +131,6 @@ class WindowPlan(Plan):
         chunks, _ = self.chunks.rows_of(segment.block(rank, start, stop).indices)
         distinct, first_use = np.unique(chunks, return_index=True)
         return distinct[np.argsort(first_use)]
-
-    @property
-    def num_listed(self) -> int:
-        return self.chunks.num_chunks + 1 if isinstance(self.chunks, UnequalChunks) else 0
 
     @property
     def ignores_batch_size(self) -> bool:

@@ -1,17 +1,15 @@
 """Stores: samples on disk, in chunks, read by chunk and row without running anything in a file."""
 
+from feedline.lazy import moved
 from feedline.store.anndata_store import open_anndata
 from feedline.store.columns import Column
 from feedline.store.csr_store import CsrStore
 from feedline.store.dense_store import DenseStore
 from feedline.store.folder import FolderStore
-from feedline.store.matrix import MatrixStore
-from feedline.store.memory_matrix import MemoryMatrix
-from feedline.store.packing import PackResult, pack
-from feedline.store.packing.anndata_pack import AnnDataPackResult, pack_anndata
+from feedline.store.matrix import MatrixStore, MemoryMatrix
 from feedline.store.protocol import PartedStore, Store
 from feedline.store.tokens import TokenStore
-from feedline.store.verify import Fault, VerifyResult, verify
+from feedline.store.verifying import Fault, VerifyResult, verify
 
 __all__ = [
     "AnnDataPackResult",
@@ -32,3 +30,12 @@ __all__ = [
     "pack_anndata",
     "verify",
 ]
+
+# Names that moved to another room stay importable from here.
+_MOVED = {
+    "AnnDataPackResult": "feedline.packing",
+    "PackResult": "feedline.packing",
+    "pack": "feedline.packing",
+    "pack_anndata": "feedline.packing",
+}
+__getattr__ = moved(__name__, _MOVED)

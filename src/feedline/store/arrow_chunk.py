@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.errors import DamagedDataError, FeedlineError
-from feedline.store.arrow import import_arrow
 from feedline.store.chunk import OpenChunk
+from feedline.store.extras import import_arrow
 from feedline.store.mapped import map_file
 
 __all__ = ["group_sizes", "open_group"]

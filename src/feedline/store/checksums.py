@@ -1,31 +1,23 @@
-"""Checksums of whole files, and digests of parts of them that are cheap enough for every start."""
+"""Checksums of whole files, what they are compared with, and digests that are cheap."""
 
 from __future__ import annotations
 
 import hashlib
 import os
+import zipfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from feedline.store.paths import file_in
+from feedline.errors import DamagedDataError, MissingDataError
+from feedline.store.manifest import ChunkFile
+from feedline.store.paths import files_of
 
-__all__ = ["checksum_files", "digest_parts", "files_of"]
+__all__ = ["check_file", "checksum_files", "digest_parts"]
 
 _BYTES_AT_ONCE = 2**20
 _WHOLE_BYTES = 2**18
 _PART_BYTES = 2**12
 _NUM_PARTS = 16
-
-
-def files_of(path: Path) -> list[Path]:
-    """Return the files of a chunk, in a fixed order: itself, or all in its folder.
-
-    A link that leads out of the folder is an error.
-    """
-    if not path.is_dir():
-        return [path]
-    names = [file.relative_to(path).as_posix() for file in path.rglob("*") if not file.is_dir()]
-    return [file_in(path, name) for name in sorted(names)]
 
 
 def checksum_files(
@@ -67,3 +59,57 @@ def digest_parts(path: Path) -> str:
                 offset = (size - _PART_BYTES) * number // _NUM_PARTS
                 digest.update(os.pread(file.fileno(), _PART_BYTES, offset))
     return digest.hexdigest()
+
+
+def check_file(
+    path: Path, recorded: ChunkFile, on_bytes: Callable[[int], None] = lambda _: None
+) -> bool:
+    """Read a chunk whole, and raise unless its bytes are those recorded.
+
+    Without a recorded checksum, the ones inside a `.pt` file serve. Returns False where there is
+    neither, so that only sizes were compared. `on_bytes` is told of every part that was read.
+    """
+    try:
+        files = files_of(path)
+        num_bytes = sum(file.stat().st_size for file in files)
+        if recorded.num_bytes is not None and num_bytes != recorded.num_bytes:
+            raise DamagedDataError(
+                f"{path}: has {num_bytes} bytes and was written with {recorded.num_bytes}; it is "
+                "cut short or was replaced, restore it or pack again"
+            )
+        if recorded.checksum is not None:
+            checksum, _ = checksum_files(files, on_bytes)
+            if checksum != recorded.checksum:
+                raise DamagedDataError(
+                    f"{path}: its bytes have changed since it was written (checksum {checksum}, "
+                    f"recorded {recorded.checksum}); restore it or pack again"
+                )
+        elif path.suffix in (".pt", ".pth"):
+            _check_members(path, on_bytes)
+        else:
+            return False
+    except FileNotFoundError:
+        raise MissingDataError(f"{path}: there is no such file; restore it or pack again") from None
+    except OSError as error:
+        raise DamagedDataError(f"{path}: cannot be read ({error}); restore it") from None
+    return True
+
+
+def _check_members(path: Path, on_bytes: Callable[[int], None]) -> None:
+    """Read every member of a zip file, which compares it with its CRC-32."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            for member in archive.infolist():
+                if member.compress_type != zipfile.ZIP_STORED or member.flag_bits & 1:
+                    raise DamagedDataError(
+                        f"{path}: {member.filename!r:.80} is compressed or encrypted; it is damaged"
+                    )
+                with archive.open(member) as part:
+                    while data := part.read(_BYTES_AT_ONCE):
+                        on_bytes(len(data))
+    except (zipfile.BadZipFile, RuntimeError, EOFError, ValueError) as error:
+        if isinstance(error, DamagedDataError):
+            raise
+        raise DamagedDataError(
+            f"{path}: is cut short or damaged ({error}); restore it or write it again"
+        ) from None

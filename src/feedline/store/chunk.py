@@ -1,10 +1,13 @@
-"""An open chunk: arrays whose first axis counts samples, mapped from a file or decoded."""
+"""Open chunks: arrays whose first axis counts samples, mapped from a file or decoded."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from numpy.typing import NDArray
@@ -14,7 +17,12 @@ from feedline.lazy import lazy
 from feedline.store.columns import Column, columns_of
 from feedline.store.gather import RowSource
 
-__all__ = ["OpenChunk"]
+try:
+    import resource
+except ModuleNotFoundError:  # not on Windows
+    resource = None  # type: ignore[assignment]
+
+__all__ = ["OpenChunk", "OpenChunks", "max_open_files"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,3 +61,74 @@ class OpenChunk:
                 "write this chunk again"
             )
         return next(iter(lengths.values()))
+
+
+_MAX_FILES = 128
+
+
+def max_open_files() -> int:
+    """Return how many files to keep open: few enough for the process's limit to have room."""
+    if resource is None:
+        return _MAX_FILES
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _MAX_FILES if soft == resource.RLIM_INFINITY else max(1, min(_MAX_FILES, soft // 4))
+
+
+class OpenChunks:
+    """A cache of open chunks that threads share.
+
+    The least recently used ones are let go when there are more than `max_files` files or
+    `max_bytes` of decoded data, but for the latest. A chunk that is in use stays alive until its
+    reader is done with it.
+    """
+
+    def __init__(self, open_chunk: Callable[[int], OpenChunk], max_files: int, max_bytes: int):
+        self._open = open_chunk
+        self._max_files = max_files
+        self._max_bytes = max_bytes
+        self._reset()
+
+    def _reset(self) -> None:
+        self._process = os.getpid()
+        self._lock = Lock()
+        self._opening: dict[int, Lock] = {}
+        self._chunks: OrderedDict[int, OpenChunk] = OrderedDict()
+        self._num_files = self._num_bytes = 0
+
+    def get(self, number: int) -> OpenChunk:
+        """Return a chunk, opened if it is not; two threads never open the same one twice."""
+        if self._process != os.getpid():
+            # A fork copies locks as they are, also those that another thread was holding.
+            self._reset()
+        with self._lock:
+            found = self._chunks.get(number)
+            if found is not None:
+                self._chunks.move_to_end(number)
+                return found
+            turn = self._opening.setdefault(number, Lock())
+        with turn:
+            with self._lock:
+                found = self._chunks.get(number)
+            if found is None:
+                found = self._open(number)
+                self._keep(number, found)
+        return found
+
+    def clear(self) -> None:
+        """Let go of all chunks."""
+        self._reset()
+
+    def _keep(self, number: int, chunk: OpenChunk) -> None:
+        with self._lock:
+            self._opening.pop(number, None)
+            if number in self._chunks:
+                return
+            self._chunks[number] = chunk
+            self._num_files += chunk.num_files
+            self._num_bytes += chunk.num_bytes_held
+            while len(self._chunks) > 1 and (
+                self._num_files > self._max_files or self._num_bytes > self._max_bytes
+            ):
+                _, oldest = self._chunks.popitem(last=False)
+                self._num_files -= oldest.num_files
+                self._num_bytes -= oldest.num_bytes_held

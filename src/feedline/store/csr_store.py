@@ -10,11 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.errors import DamagedDataError
-from feedline.store.matrix import Request, check_alike, rows_of_request
+from feedline.store.matrix import Request, check_alike, rows_by_part, rows_of_request
 from feedline.store.pool import GrowingPool
-from feedline.store.ragged import copy_runs
-from feedline.store.row_parts import rows_by_part
-from feedline.store.runs import runs_of
+from feedline.store.runs import copy_runs, runs_of
 from feedline.store.zarr_runs import ZarrArray, read_runs
 
 __all__ = ["CsrPart", "CsrStore", "csr_of_views", "may_lack_columns"]

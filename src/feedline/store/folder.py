@@ -17,14 +17,12 @@ from numpy.typing import NDArray
 from feedline.errors import DamagedDataError, InvalidValueError, check_integer, check_sequence
 from feedline.lazy import lazy
 from feedline.store.arrow_chunk import group_sizes
-from feedline.store.checksums import digest_parts, files_of
-from feedline.store.chunk import OpenChunk
+from feedline.store.checksums import check_file, digest_parts
+from feedline.store.chunk import OpenChunk, OpenChunks, max_open_files
 from feedline.store.columns import Arrays, Column, check_columns
 from feedline.store.formats import is_grouped, open_chunk
-from feedline.store.integrity import check_file
 from feedline.store.manifest import Manifest, read_manifest
-from feedline.store.open_chunks import OpenChunks, max_open_files
-from feedline.store.paths import file_in
+from feedline.store.paths import file_in, files_of
 from feedline.store.protocol import check_rows, make_out
 
 __all__ = ["FolderStore"]

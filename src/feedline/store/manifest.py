@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from feedline.errors import (
 )
 from feedline.store.columns import Column
 from feedline.store.paths import check_relative
+from feedline.store.writing import open_whole
 
 __all__ = ["FORMAT", "MANIFEST_NAME", "ChunkFile", "Manifest", "read_manifest", "write_manifest"]
 
@@ -58,6 +58,28 @@ class ChunkFile:
             entry["groups"] = list(self.groups)
         return entry
 
+    @classmethod
+    def from_entry(cls, entry: Mapping[str, Any]) -> ChunkFile:
+        """Return the file that `describe` told of, checked but for its path."""
+        num_bytes, checksum, groups = (entry.get(k) for k in ("bytes", "checksum", "groups"))
+        if checksum is not None and not isinstance(checksum, str):
+            raise InvalidValueError(f"checksum={checksum!r:.80} must be a string")
+        if groups is not None and not isinstance(groups, list):
+            raise InvalidValueError(f"groups={groups!r:.80} must be a list")
+        if groups is not None:
+            groups = tuple(check_integer("groups", size, 0, _MAX_SAMPLES) for size in groups)
+            if sum(groups) != entry["samples"]:
+                raise InvalidValueError(
+                    f"groups have {sum(groups)} samples but must have {entry['samples']}"
+                )
+        return cls(
+            path=entry["path"],
+            num_samples=entry["samples"],
+            num_bytes=None if num_bytes is None else check_integer("bytes", num_bytes, 0),
+            checksum=checksum,
+            groups=groups,
+        )
+
 
 @dataclass(frozen=True, eq=False)
 class Manifest:
@@ -78,30 +100,12 @@ class Manifest:
 
     def file(self, number: int) -> ChunkFile:
         """Return one entry of `batch_files`, checked."""
-        entry = self.entries[number]
         where = self.folder / MANIFEST_NAME
+        check_relative(where, self.entries[number]["path"])
         try:
-            num_bytes, checksum, groups = (entry.get(k) for k in ("bytes", "checksum", "groups"))
-            if checksum is not None and not isinstance(checksum, str):
-                raise InvalidValueError(f"checksum={checksum!r:.80} must be a string")
-            if groups is not None and not isinstance(groups, list):
-                raise InvalidValueError(f"groups={groups!r:.80} must be a list")
-            file = ChunkFile(
-                path=check_relative(where, entry["path"]),
-                num_samples=int(self.samples[number]),
-                num_bytes=None if num_bytes is None else check_integer("bytes", num_bytes, 0),
-                checksum=checksum,
-                groups=None
-                if groups is None
-                else tuple(check_integer("groups", size, 0, _MAX_SAMPLES) for size in groups),
-            )
-            if file.groups is not None and sum(file.groups) != file.num_samples:
-                raise InvalidValueError(
-                    f"groups have {sum(file.groups)} samples but must have {file.num_samples}"
-                )
+            return ChunkFile.from_entry(self.entries[number])
         except InvalidValueError as error:
             raise DamagedDataError(f"{where}: batch_files[{number}]: {error}") from None
-        return file
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -142,13 +146,8 @@ def write_manifest(folder: Path, files: Iterable[ChunkFile], columns: Iterable[C
         "columns": [column.describe() for column in columns],
         "batch_files": entries,
     }
-    path = folder / MANIFEST_NAME
-    written = path.with_name(MANIFEST_NAME + ".new")
-    with open(written, "w", encoding="utf-8") as file:
-        json.dump(data, file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(written, path)
+    with open_whole(folder / MANIFEST_NAME) as file:
+        file.write(json.dumps(data, indent=1).encode())
 
 
 def _folders_near(path: Path) -> str:

@@ -1,8 +1,9 @@
-"""Matrices on disk whose rows are fetched by the request and then cut into batches."""
+"""Matrices whose rows are fetched by the request and then cut into batches; one in memory."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -10,7 +11,14 @@ from numpy.typing import NDArray
 
 from feedline.errors import InvalidValueError
 
-__all__ = ["FetchedRows", "MatrixStore", "check_alike", "rows_of_request"]
+__all__ = [
+    "FetchedRows",
+    "MatrixStore",
+    "MemoryMatrix",
+    "check_alike",
+    "rows_by_part",
+    "rows_of_request",
+]
 
 Indices = NDArray[np.int64]
 Request = Sequence[slice] | NDArray[np.int64]
@@ -89,3 +97,67 @@ def rows_of_request(request: Request, num_rows: int) -> Indices:
     sizes = ends - starts
     places = np.cumsum(sizes) - sizes
     return np.repeat(starts - places, sizes) + np.arange(sizes.sum())
+
+
+def rows_by_part(rows: Indices, edges: Indices) -> Iterator[tuple[int, Indices, Indices]]:
+    """Yield each part that has some of the rows: its number, their places, and their rows in it.
+
+    Args:
+        rows: Rows of all parts together.
+        edges: The first row of each part, and the number of all rows.
+
+    Examples:
+        >>> for number, places, inside in rows_by_part(np.array([7, 1, 9]), np.array([0, 5, 10])):
+        ...     print(number, places, inside)
+        0 [1] [1]
+        1 [0 2] [2 4]
+    """
+    which = np.searchsorted(edges, rows, side="right") - 1
+    for number in np.unique(which).tolist():
+        places = np.flatnonzero(which == number)
+        yield number, places, rows[places] - edges[number]
+
+
+class MemoryMatrix:
+    """A numpy array or a scipy CSR matrix, and values that go with its rows.
+
+    Examples:
+        >>> rows = MemoryMatrix(np.arange(6).reshape(3, 2)).fetch([slice(1, 3)])
+        >>> rows.take(np.array([1])).tolist()
+        [[4, 5]]
+    """
+
+    def __init__(self, matrix: Any, obs: Mapping[str, NDArray[Any]] | None = None) -> None:
+        self._matrix = matrix
+        self.obs = dict(obs or {})
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """The number of rows and of columns."""
+        num_rows, num_columns = self._matrix.shape
+        return num_rows, num_columns
+
+    @property
+    def fingerprint(self) -> str:
+        """A digest of all values."""
+        digest = hashlib.blake2b(repr(self.shape).encode(), digest_size=16)
+        is_sparse = hasattr(self._matrix, "indptr")
+        names = ("data", "indices", "indptr") if is_sparse else ()
+        arrays = [getattr(self._matrix, name) for name in names] or [self._matrix]
+        for array in arrays:
+            digest.update(np.ascontiguousarray(array).tobytes())
+        return digest.hexdigest()
+
+    def fetch(self, request: Request) -> _Rows:
+        """Return the rows of a load request."""
+        return _Rows(self._matrix, rows_of_request(request, self.shape[0]))
+
+
+class _Rows:
+    def __init__(self, matrix: Any, rows: NDArray[np.int64]) -> None:
+        self._matrix = matrix
+        self._rows = rows
+        self.num_rows = len(rows)
+
+    def take(self, places: NDArray[np.int64]) -> Any:
+        return self._matrix[self._rows[places]]

@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 
 from feedline.errors import DamagedDataError, MissingDataError, StoreError, UnsafeDataError
 
-__all__ = ["check_relative", "file_in"]
+__all__ = ["check_relative", "file_in", "files_of"]
 
 
 def check_relative(owner: Path, relative: object) -> str:
@@ -51,3 +51,14 @@ def file_in(folder: Path, relative: str, *, may_be_folder: bool = False) -> Path
     if not (stat.S_ISREG(mode) or (may_be_folder and stat.S_ISDIR(mode))):
         raise UnsafeDataError(f"{path}: must be a regular file")
     return path
+
+
+def files_of(path: Path) -> list[Path]:
+    """Return the files of a chunk, in a fixed order: itself, or all in its folder.
+
+    A link that leads out of the folder is an error.
+    """
+    if not path.is_dir():
+        return [path]
+    names = [file.relative_to(path).as_posix() for file in path.rglob("*") if not file.is_dir()]
+    return [file_in(path, name) for name in sorted(names)]

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.errors import DamagedDataError, FeedlineError, MissingDataError
+from feedline.store.extras import import_extra
 
 __all__ = ["damage_in", "open_zarr", "plain_codecs", "read_whole", "with_fast_codecs"]
 
@@ -93,12 +94,4 @@ def damage_in(where: object, what: str = "cannot be read") -> Iterator[None]:
 
 
 def _import_zarr() -> Any:
-    try:
-        import zarr
-    except ModuleNotFoundError as error:
-        if error.name != "zarr":
-            raise
-        raise ModuleNotFoundError(
-            "zarr stores need zarr, which is not installed; install feedline[zarr]", name="zarr"
-        ) from None
-    return zarr
+    return import_extra("zarr", extra="zarr", what="zarr stores")

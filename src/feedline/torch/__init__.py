@@ -15,7 +15,7 @@ except ModuleNotFoundError as error:
     ) from None
 
 from feedline.feed import FoundPeers as Peers
-from feedline.lazy import names_elsewhere
+from feedline.lazy import moved
 from feedline.steps import StepScheduler, StepSchedulerConfig
 from feedline.torch.buckets import BucketBatchSampler
 from feedline.torch.calculator import BucketCalculator
@@ -35,17 +35,16 @@ if TYPE_CHECKING:
     from feedline.compat.lazy_folder import LazyFolderDataset, SequifierDatasetFromFolderLazy
     from feedline.compat.mixture_sampler import MixtureSampler
 
-__getattr__ = names_elsewhere(
-    __name__,
-    {
-        "DistributedSampler": "feedline.compat.distributed_sampler",
-        "FolderConfig": "feedline.compat.folder_config",
-        "LazyFolderDataset": "feedline.compat.lazy_folder",
-        "MixtureSampler": "feedline.compat.mixture_sampler",
-        "SequentialBucketSampler": "feedline.compat.bucket_sampler",
-        "SequifierDatasetFromFolderLazy": "feedline.compat.lazy_folder",
-    },
-)
+# The names of other systems, which stand on top of this room.
+_MOVED = {
+    "DistributedSampler": "feedline.compat.distributed_sampler",
+    "FolderConfig": "feedline.compat.folder_config",
+    "LazyFolderDataset": "feedline.compat.lazy_folder",
+    "MixtureSampler": "feedline.compat.mixture_sampler",
+    "SequentialBucketSampler": "feedline.compat.bucket_sampler",
+    "SequifierDatasetFromFolderLazy": "feedline.compat.lazy_folder",
+}
+__getattr__ = moved(__name__, _MOVED)
 
 __all__ = [
     "BatchPlanSampler",

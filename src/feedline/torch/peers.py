@@ -11,8 +11,9 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import AllreduceOptions
 
 from feedline.errors import DesyncError
+from feedline.torch.shield import prepare
 
-__all__ = ["TorchPeers", "find"]
+__all__ = ["TorchPeers", "find", "prepare"]
 
 _gloo_groups: weakref.WeakKeyDictionary[Any, dict[float, Any]] = weakref.WeakKeyDictionary()
 

@@ -12,7 +12,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from typing import Any
@@ -24,10 +24,12 @@ __all__ = ["Shielded", "born_shielded", "prepare", "shield_worker"]
 _STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP)
 
 
-def prepare(loader: Any, signals: tuple[int, ...]) -> Callable[[], AbstractContextManager[None]]:
-    """Let workers of a torch DataLoader pass over these signals; return what to start them in."""
+def prepare(
+    loader: Any, signals: tuple[int, ...]
+) -> Callable[[], AbstractContextManager[None]] | None:
+    """Let workers of a torch DataLoader ignore these signals; return what to start them in."""
     if not isinstance(loader, DataLoader):
-        return nullcontext
+        return None
     loader.worker_init_fn = Shielded.around(loader.worker_init_fn, signals)
     return lambda: born_shielded(loader)
 

@@ -1,0 +1,26 @@
+"""The frameworks that a process uses, and what stands between them and Feedline.
+
+This is the only place below the frameworks' own rooms that names these rooms. It imports one of
+them only after its framework was imported by somebody else.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from types import ModuleType
+
+__all__ = ["adapters_in_use"]
+
+# By the module that shows that a framework is in use.
+_ADAPTERS = {"torch.distributed": "feedline.torch.peers", "jax": "feedline.jax.peers"}
+
+
+def adapters_in_use() -> list[ModuleType]:
+    """Return the adapter of each framework that was imported.
+
+    It has `find(process_group)`, which returns the processes that the framework has joined, or
+    None; and it may have `prepare(loader, signals)`, which lets workers of the framework's loaders
+    ignore signals, and returns what to start them in, or None for a loader that is not its own.
+    """
+    return [import_module(_ADAPTERS[name]) for name in _ADAPTERS if name in sys.modules]

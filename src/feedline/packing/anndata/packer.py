@@ -1,0 +1,265 @@
+"""`pack_anndata`: from AnnData files to one shuffled, sharded zarr group."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from feedline.errors import InvalidValueError, PackError, check_integer, check_sequence
+from feedline.packing.anndata.columns import check_path_name
+from feedline.packing.anndata.sources import AnnDataFiles
+from feedline.packing.anndata.writer import AnnDataWriter, chunk_entries
+from feedline.packing.files import check_unchanged
+from feedline.packing.keys import Seed, check_seed
+from feedline.packing.rows import Rows
+from feedline.packing.settings import DEFAULT_MEMORY, check_memory
+from feedline.packing.shuffle import Shuffle
+from feedline.packing.workshop import Product, Workshop, check_apart
+from feedline.store.progress import Progress, open_progress
+from feedline.store.writing import reported, sync_chunk
+
+__all__ = ["SOURCE_ROW", "AnnDataPackResult", "pack_anndata"]
+
+#: The column of `obs` that has the number of the row in the sources.
+SOURCE_ROW = "feedline_source_row"
+_MAX_THREADS = 8
+#: The attribute of a group that packing has written.
+_MARK = "feedline-pack"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnnDataPackResult:
+    """What packing AnnData has written.
+
+    `num_values` counts the stored values of the matrix, and `num_bytes` the bytes on disk. `obs`
+    names the columns.
+    """
+
+    folder: Path
+    num_sources: int
+    num_rows: int
+    num_columns: int
+    num_values: int
+    num_bytes: int
+    is_sparse: bool
+    dtype: str
+    obs: tuple[str, ...]
+
+
+def pack_anndata(
+    sources: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    folder: str | os.PathLike[str],
+    *,
+    element: str = "X",
+    obs: Iterable[str] | None = None,
+    chunk_rows: int = 64,
+    shard_rows: int | None = None,
+    shuffle: bool = True,
+    seed: int | str = 0,
+    source_row: str | None = SOURCE_ROW,
+    memory_budget: int = DEFAULT_MEMORY,
+    progress: bool | None = None,
+    overwrite: bool = False,
+) -> AnnDataPackResult:
+    """Write AnnData files as one zarr v3 group, shuffled and sharded, and return what was written.
+
+    The result is AnnData's own encoding: `open_anndata` and `anndata.read_zarr` read it. It has the
+    matrix, as `X`, the columns of `obs`, and the names of the variables. It appears at the end,
+    complete, or not at all. Memory changes nothing in it. (extra `anndata`)
+
+    Args:
+        sources: A `.h5ad` file or a zarr folder, or several; their rows follow one another. All
+            must have the same variables in the same order.
+        folder: The folder to write, such as `"packed.zarr"`.
+        element: Which matrix, such as `"X"`, `"layers/counts"` or `"raw/X"`; CSR or dense.
+        obs: Which columns of `obs` to take; by default all that the first source has.
+        chunk_rows: About how many rows are compressed together, which is what a reader decodes.
+        shard_rows: About how many rows a file has; by default 256 MiB of values.
+        shuffle: Whether to shuffle all rows, uniformly. This writes all data to disk twice.
+        seed: What the shuffle depends on.
+        source_row: The name of a column of `obs` for the number that a row had in the sources;
+            None leaves it out.
+        memory_budget: About how many bytes of memory to use, beside one decoded chunk of each
+            array of a source.
+        progress: Whether to show progress on stderr; by default if that is a terminal.
+        overwrite: Whether to replace a collection that is there already, once all is done.
+
+    Raises:
+        InvalidValueError: If an argument is outside its bounds.
+        StoreError: If a source is damaged, or asks for what data must not do.
+        PackError: If the sources differ or hold what cannot be packed, the disk is full, or
+            another process is packing to the same folder.
+
+    Examples:
+        >>> pack_anndata("nowhere.h5ad", "packed.zarr")
+        Traceback (most recent call last):
+            ...
+        feedline.errors.InvalidValueError: source='nowhere.h5ad' must be a file or a zarr folder, \
+and there is none
+    """
+    paths = _check_sources(sources)
+    names = None if obs is None else _check_names(obs, str(paths[0]))
+    budget = check_memory(memory_budget)
+    chunk_rows = check_integer("chunk_rows", chunk_rows, 1, 2**31)
+    if shard_rows is not None:
+        shard_rows = check_integer("shard_rows", shard_rows, chunk_rows, 2**62)
+    seed = check_seed(seed)
+    if not isinstance(element, str) or not all(element.split("/")):
+        raise InvalidValueError(f"element={element!r:.80} must be like 'X' or 'layers/counts'")
+    check_apart(paths, Path(os.path.abspath(folder)), may_hold=False)
+    workshop = Workshop(folder, overwrite=overwrite, product=_PRODUCT)
+    with (
+        open_progress(progress) as bars,
+        closing(AnnDataFiles(paths, element=element, obs=names, max_bytes=budget // 8)) as files,
+    ):
+        _check_source_row(source_row, files)
+        chunk = chunk_entries(files, chunk_rows, budget // 8)
+        job = _Job(
+            files=files,
+            chunk=chunk,
+            num_chunks=None if shard_rows is None else -(-shard_rows // chunk_rows),
+            seed=seed if shuffle else None,
+            source_row=source_row,
+            budget=budget,
+        )
+        with reported(workshop.folder, remedy="make space or repair the disk, and pack again"):
+            # What a killed run has left is not gone on from: it is removed.
+            workshop.open({"kind": "anndata"}, resume=False)
+            try:
+                job.run(workshop, bars)
+                check_unchanged(files.identity)
+                workshop.publish()
+            finally:
+                workshop.clear()
+    return AnnDataPackResult(
+        folder=workshop.folder,
+        num_sources=len(paths),
+        num_rows=files.num_rows,
+        num_columns=files.matrix.num_columns,
+        num_values=files.num_values,
+        num_bytes=sum(p.stat().st_size for p in workshop.folder.rglob("*") if p.is_file()),
+        is_sparse=files.is_sparse,
+        dtype=files.matrix.dtype.name,
+        obs=(*list(files.columns)[1:], *([source_row] if source_row else [])),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Job:
+    """Files that are open, and how to write them; no seed stands for no shuffle."""
+
+    files: AnnDataFiles
+    chunk: int
+    num_chunks: int | None
+    seed: Seed | None
+    source_row: str | None
+    budget: int
+
+    def run(self, workshop: Workshop, bars: Progress) -> None:
+        """Write the whole group, and wait until it is on disk."""
+        num_threads = min(_MAX_THREADS, os.cpu_count() or 1)
+        with ThreadPoolExecutor(num_threads, thread_name_prefix="feedline-pack") as pool:
+            writer = AnnDataWriter(
+                workshop.data,
+                self.files,
+                chunk=self.chunk,
+                num_chunks=self.num_chunks,
+                source_row=self.source_row,
+                attributes={_MARK: {"version": 1, "is_shuffled": self.seed is not None}},
+                pool=pool,
+            )
+            try:
+                for count, rows in self._rows(workshop, bars, pool):
+                    writer.append(rows)
+                    bars.advance(count)
+                writer.finish()
+            finally:
+                writer.close()
+        sync_chunk(workshop.data)
+
+    def _rows(
+        self, workshop: Workshop, bars: Progress, pool: ThreadPoolExecutor
+    ) -> Iterator[tuple[int, Rows]]:
+        if self.seed is None:
+            bars.begin("packing", self.files.num_rows)
+            for rows in self.files.blocks():
+                yield len(rows["row"]), rows
+            return
+        num_bytes = self.files.num_bytes_guess
+        _check_space(workshop.folder, num_bytes)
+        shuffle = Shuffle(
+            workshop.spills,
+            seed=self.seed,
+            num_bytes=num_bytes,
+            max_bytes=self.budget // 4,
+            pool=pool,
+        )
+        bars.begin("dealing", self.files.num_rows)
+        for rows in self.files.blocks():
+            shuffle.add(rows)
+            bars.advance(len(rows["row"]))
+        shuffle.finish()
+        bars.begin("shuffling", self.files.num_rows)
+        for count, shuffled in shuffle.shuffled():
+            assert shuffled is not None
+            yield count, shuffled
+
+
+def _is_packed(folder: Path) -> bool:
+    if not folder.is_dir() or folder.is_symlink():
+        return False
+    try:
+        return _MARK in json.loads((folder / "zarr.json").read_bytes())["attributes"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+_PRODUCT = Product(_is_packed, "was not written by packing AnnData, so it will not be replaced")
+
+
+def _check_sources(sources: Any) -> list[Path]:
+    listed = [sources] if isinstance(sources, str | os.PathLike) else sources
+    paths = [Path(path) for path in check_sequence("sources", listed)]
+    if not paths:
+        raise InvalidValueError("sources=[] must have at least 1 file")
+    for path in paths:
+        if not path.exists():
+            raise InvalidValueError(
+                f"source={str(path)!r} must be a file or a zarr folder, and there is none"
+            )
+    return paths
+
+
+def _check_names(obs: Any, where: str) -> list[str]:
+    names = [check_path_name(name, where) for name in check_sequence("obs", obs)]
+    if len(set(names)) != len(names):
+        raise InvalidValueError(f"obs={names!r:.200} names a column twice; name each once")
+    return names
+
+
+def _check_source_row(name: str | None, files: AnnDataFiles) -> None:
+    if name is None:
+        return
+    check_path_name(name, "source_row")
+    if name in files.columns:
+        raise InvalidValueError(
+            f"source_row={name!r:.80} is a column that the sources have; leave that out by "
+            "obs=[…], or use another name, or source_row=None"
+        )
+
+
+def _check_space(folder: Path, num_bytes: int) -> None:
+    """Raise if rows on their way through a shuffle, and those written, will not fit on the disk."""
+    free = shutil.disk_usage(next(p for p in folder.parents if p.exists())).free
+    if num_bytes > free:
+        raise PackError(
+            f"{folder}: a shuffle needs about {num_bytes} bytes on the disk, which has {free}; "
+            "make space, choose another disk, or pack without a shuffle"
+        )

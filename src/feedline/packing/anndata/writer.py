@@ -1,0 +1,210 @@
+"""Writes rows as one zarr group in AnnData's encoding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from feedline.errors import InvalidValueError
+from feedline.packing.anndata.columns import ColumnKind
+from feedline.packing.anndata.shards import ShardedWriter, TextWriter
+from feedline.packing.anndata.sources import AnnDataFiles
+from feedline.packing.rows import Ragged, Rows
+
+__all__ = ["AnnDataWriter", "chunk_entries"]
+
+_VERSIONS = {
+    "anndata": "0.1.0",
+    "array": "0.2.0",
+    "categorical": "0.2.0",
+    "csr_matrix": "0.1.0",
+    "dataframe": "0.2.0",
+    "dict": "0.1.0",
+    "nullable-boolean": "0.1.0",
+    "nullable-integer": "0.1.0",
+    "nullable-string-array": "0.1.0",
+}
+
+
+class AnnDataWriter:
+    """The group of a collection, written row by row.
+
+    Args:
+        folder: Where to write it.
+        files: What it is made of: its shape, types and columns.
+        chunk: The number of entries of an inner chunk of the matrix.
+        num_chunks: The number of inner chunks of a shard; by default they have 256 MiB together.
+        source_row: The name of the column for the number that a row had, if there is to be one.
+        attributes: What to write at the top beside AnnData's own.
+        pool: Threads that compress.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        files: AnnDataFiles,
+        *,
+        chunk: int,
+        num_chunks: int | None,
+        source_row: str | None,
+        attributes: dict[str, Any],
+        pool: ThreadPoolExecutor,
+    ) -> None:
+        import zarr
+
+        self._files = files
+        self._pool = pool
+        self._num_values = 0
+        # Of numbers or of strings, by the name of the column.
+        self._writers: dict[str, Any] = {}
+        self._root = zarr.open_group(
+            folder, mode="w", zarr_format=3, attributes=_encoding("anndata") | attributes
+        )
+        for name in ("layers", "obsm", "obsp", "uns", "varm", "varp"):
+            self._root.create_group(name, attributes=_encoding("dict"))
+        self._begin_matrix(chunk, num_chunks)
+        self._begin_obs(source_row)
+        self._write_var()
+
+    def append(self, rows: Rows) -> None:
+        """Write the next rows."""
+        for name, column in rows.items():
+            if name == "X" and isinstance(column, Ragged):
+                for writer, values in zip(("data", "indices"), column.arrays, strict=True):
+                    self._writers[f"X/{writer}"].append(values)
+                ends = self._num_values + np.cumsum(column.sizes)
+                self._writers["X/indptr"].append(ends)
+                self._num_values += len(column.arrays[0])
+            elif name in self._writers:
+                self._writers[name].append(column)
+
+    def finish(self) -> None:
+        """Write what is held."""
+        for writer in self._writers.values():
+            writer.finish()
+
+    def close(self) -> None:
+        """Close all files, finished or not."""
+        for writer in self._writers.values():
+            writer.close()
+
+    def _begin_matrix(self, chunk: int, num_chunks: int | None) -> None:
+        files, matrix = self._files, self._files.matrix
+        shape = [files.num_rows, matrix.num_columns]
+        layout: dict[str, Any] = {"chunk": chunk, "num_chunks": num_chunks, "pool": self._pool}
+        if not files.is_sparse:
+            self._writers["X"] = ShardedWriter(
+                self._root,
+                "X",
+                shape=shape,
+                dtype=matrix.dtype,
+                **layout,
+                attributes=_encoding("array"),
+            )
+            return
+        group = self._root.create_group("X", attributes=_encoding("csr_matrix") | {"shape": shape})
+        for name, dtype in (("data", matrix.dtype), ("indices", np.dtype(np.int32))):
+            self._writers[f"X/{name}"] = ShardedWriter(
+                group, name, shape=[files.num_values], dtype=dtype, **layout
+            )
+        is_small = files.num_values <= np.iinfo(np.int32).max
+        self._writers["X/indptr"] = ShardedWriter(
+            group,
+            "indptr",
+            shape=[files.num_rows + 1],
+            dtype=np.dtype(np.int32 if is_small else np.int64),
+            pool=self._pool,
+        )
+        self._writers["X/indptr"].append(np.zeros(1, np.int64))
+
+    def _begin_obs(self, source_row: str | None) -> None:
+        index, *names = self._files.columns
+        if source_row is not None:
+            names.append(source_row)
+        frame = {"_index": index, "column-order": names}
+        group = self._root.create_group("obs", attributes=_encoding("dataframe") | frame)
+        for name, kind in self._files.columns.items():
+            self._begin_column(group, name, kind)
+        if source_row is not None:
+            self._writers["row"] = self._numbers(group, source_row, np.dtype(np.int64))
+
+    def _begin_column(self, group: Any, name: str, kind: ColumnKind) -> None:
+        place = f"obs/{name}"
+        if kind.encoding == "categorical":
+            assert kind.dtype is not None
+            attributes = _encoding("categorical") | {"ordered": kind.is_ordered}
+            group = group.create_group(name, attributes=attributes)
+            self._writers[place] = self._numbers(group, "codes", kind.dtype)
+            _write_categories(group, kind, self._pool)
+            return
+        if kind.encoding.startswith("nullable"):
+            group = group.create_group(name, attributes=_encoding(kind.encoding))
+            self._writers[f"{place}/mask"] = self._numbers(group, "mask", np.dtype(np.bool_))
+            name = "values"
+        if kind.dtype is None:
+            self._writers[place] = TextWriter(group, name, self._files.num_rows)
+        else:
+            self._writers[place] = self._numbers(group, name, kind.dtype)
+
+    def _numbers(self, group: Any, name: str, dtype: np.dtype[Any]) -> ShardedWriter:
+        shape = [self._files.num_rows]
+        return ShardedWriter(
+            group, name, shape=shape, dtype=dtype, pool=self._pool, attributes=_encoding("array")
+        )
+
+    def _write_var(self) -> None:
+        name = self._files.var_index_name
+        frame: dict[str, Any] = {"_index": name, "column-order": []}
+        group = self._root.create_group("var", attributes=_encoding("dataframe") | frame)
+        _write_texts(group, name, self._files.var_names(), self._files.matrix.num_columns)
+
+
+def chunk_entries(files: AnnDataFiles, chunk_rows: int, max_bytes: int) -> int:
+    """Return how many entries of the matrix about so many rows have, or raise if too many."""
+    matrix = files.matrix
+    if files.is_sparse:
+        mean = files.num_values / files.num_rows
+        entries = max(1, min(files.num_values, round(mean * chunk_rows)))
+        num_bytes = entries * max(4, matrix.dtype.itemsize)
+    else:
+        entries = min(files.num_rows, chunk_rows)
+        num_bytes = entries * matrix.row_bytes
+    if num_bytes > max_bytes:
+        raise InvalidValueError(
+            f"chunk_rows={chunk_rows} rows have about {num_bytes} bytes, which must be at most "
+            f"{max_bytes}; use fewer, or a larger memory_budget"
+        )
+    return entries
+
+
+def _encoding(kind: str) -> dict[str, Any]:
+    return {"encoding-type": kind, "encoding-version": _VERSIONS[kind]}
+
+
+def _write_categories(group: Any, kind: ColumnKind, pool: ThreadPoolExecutor) -> None:
+    if kind.category_dtype is None:
+        texts: Sequence[Any] = kind.categories
+        _write_texts(group, "categories", iter([texts]), len(texts))
+        return
+    values = np.array(kind.categories, kind.category_dtype)
+    writer = ShardedWriter(
+        group,
+        "categories",
+        shape=values.shape,
+        dtype=values.dtype,
+        pool=pool,
+        attributes=_encoding("array"),
+    )
+    writer.append(values)
+    writer.finish()
+
+
+def _write_texts(group: Any, name: str, parts: Iterator[Sequence[str]], count: int) -> None:
+    writer = TextWriter(group, name, count)
+    for texts in parts:
+        writer.extend(texts)
+    writer.finish()

@@ -1,0 +1,207 @@
+"""Arrays, `.npy` files and records as a source; files are mapped, not loaded."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline.errors import InvalidValueError
+from feedline.packing.batch import Batch, SourceFault, as_column
+from feedline.packing.files import describe_files
+from feedline.packing.settings import Selection, select
+
+__all__ = ["ArraySource", "NpyFiles", "Records"]
+
+_BATCH_BYTES = 2**22
+_NUM_DIGEST_ROWS = 64
+
+
+class ArraySource:
+    """Arrays whose first axes count the same rows."""
+
+    def __init__(
+        self, arrays: Mapping[str, Any], selection: Selection | None, where: str = "source"
+    ) -> None:
+        self._where = where
+        chosen = select(selection, arrays, where)
+        self._arrays = {new: _as_rows(where, old, arrays[old]) for new, old in chosen.items()}
+        lengths = {name: len(array) for name, array in self._arrays.items()}
+        if len(set(lengths.values())) > 1:
+            listed = ", ".join(f"{name!r} has {length}" for name, length in lengths.items())
+            raise SourceFault(f"{where}: columns must have equally many rows, but {listed:.300}")
+        self.num_rows: int | None = next(iter(lengths.values()), 0)
+        self.num_rows_guess: int | None = self.num_rows
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """The types and shapes, and a digest of some evenly spread rows."""
+        digest = hashlib.blake2b(digest_size=16)
+        shapes = {}
+        for name, array in self._arrays.items():
+            shapes[name] = [array.dtype.name, list(array.shape)]
+            spread = np.linspace(0, max(len(array) - 1, 0), _NUM_DIGEST_ROWS).astype(np.int64)
+            digest.update(array[spread].tobytes() if len(array) else b"")
+        return {"kind": "arrays", "shapes": shapes, "digest": digest.hexdigest()}
+
+    def batches(self, start: int) -> Iterator[Batch]:
+        """Yield all rows from `start` on."""
+        num_rows = self.num_rows or 0
+        row_bytes = sum(array.nbytes for array in self._arrays.values()) // max(1, num_rows)
+        step = max(1, _BATCH_BYTES // max(1, row_bytes))
+        for row in range(start, num_rows, step):
+            arrays = {
+                name: as_column(self._where, row, name, array[row : row + step])
+                for name, array in self._arrays.items()
+            }
+            yield Batch(self._where, row, arrays)
+
+
+class NpyFiles:
+    """One or several `.npy` files for each column; several are read one after another."""
+
+    def __init__(self, files: Mapping[str, list[Path]], selection: Selection | None) -> None:
+        chosen = select(selection, files, "source")
+        paths = [path for old in chosen.values() for path in files[old]]
+        self.identity = describe_files("npy", paths)
+        # Mapped files cost nothing until they are read, so all can be open at once.
+        self._parts = [
+            ArraySource({new: _map(files[old][number]) for new, old in chosen.items()}, None, where)
+            for number, where in enumerate(str(path) for path in files[next(iter(chosen.values()))])
+        ]
+        self.num_rows: int | None = sum(part.num_rows or 0 for part in self._parts)
+        self.num_rows_guess: int | None = self.num_rows
+
+    def batches(self, start: int) -> Iterator[Batch]:
+        """Yield all rows from `start` on."""
+        for part in self._parts:
+            num_rows = part.num_rows or 0
+            if start < num_rows:
+                yield from part.batches(start)
+            start = max(start - num_rows, 0)
+
+
+def _map(path: Path) -> NDArray[Any]:
+    try:
+        return np.load(path, mmap_mode="r", allow_pickle=False)  # type: ignore[no-any-return]
+    except (OSError, ValueError, EOFError) as error:
+        raise SourceFault(
+            f"{path}: cannot be read ({error!s:.300}); check that it is a whole .npy file "
+            "of numbers"
+        ) from None
+
+
+def _as_rows(where: str, name: str, values: Any) -> NDArray[Any]:
+    try:
+        array = np.asarray(values)
+    except ValueError as error:
+        raise SourceFault(f"{where}: column {name!r:.80} is no array ({error})") from None
+    if array.ndim == 0:
+        raise SourceFault(
+            f"{where}: column {name!r:.80} is one value and must have at least 1 axis, which "
+            "counts the rows; give an array of shape (1,)"
+        )
+    as_column(where, 0, name, array[:0])
+    return array
+
+
+_BATCH_ROWS = 1024
+
+
+class Records:
+    """Records that are read once, from the beginning."""
+
+    def __init__(self, records: Iterable[Any], selection: Selection | None) -> None:
+        self._selection = selection
+        self._keys: list[str] | None = None
+        self._batches = self._read(iter(records))
+        self._first = next(self._batches, None)
+        digest = hashlib.blake2b(digest_size=16)
+        if self._first is not None:
+            for array in self._first.arrays.values():
+                digest.update(array.tobytes())
+        # The rest cannot be looked at without being used up.
+        self.identity = {"kind": "records", "first_records": digest.hexdigest()}
+        self.num_rows: int | None = None
+        self.num_rows_guess: int | None = None
+
+    def batches(self, start: int) -> Iterator[Batch]:
+        """Yield all rows from `start` on; those before are read again and passed over."""
+        if self._first is None:
+            return
+        for batch in self._all():
+            end = batch.row + batch.num_rows
+            if end > start:
+                yield batch.part(max(start - batch.row, 0))
+
+    def _all(self) -> Iterator[Batch]:
+        # Kept, because the first batch is asked for once to see the columns and once to be packed.
+        assert self._first is not None
+        yield self._first
+        yield from self._batches
+
+    def _read(self, records: Iterator[Any]) -> Iterator[Batch]:
+        row = 0
+        chosen: Selection = {}
+        values: dict[str, list[NDArray[Any]]] = {}
+        num_bytes = 0
+        for number, record in enumerate(records):
+            if not isinstance(record, Mapping):
+                raise InvalidValueError(
+                    f"source: record {number} is {record!r:.80} and must be a mapping from columns "
+                    "to numbers, lists or arrays"
+                )
+            if number == 0:
+                chosen = select(self._selection, record, "source")
+            self._check_keys(number, record, chosen)
+            for new, old in chosen.items():
+                array = _as_value(number, old, record[old])
+                known = values.setdefault(new, [])
+                if known and (array.dtype, array.shape) != (known[0].dtype, known[0].shape):
+                    raise SourceFault(
+                        f"source: record {number}: column {old!r:.80} is {_kind(array)} but "
+                        f"{_kind(known[0])} before; all records must have one type and shape, so "
+                        "convert it, for example by numpy.asarray(value, dtype)"
+                    )
+                known.append(array)
+                num_bytes += array.nbytes
+            if number + 1 - row == _BATCH_ROWS or num_bytes >= _BATCH_BYTES:
+                yield _batch(row, values)
+                row, num_bytes, values = number + 1, 0, {}
+        if values:
+            yield _batch(row, values)
+
+    def _check_keys(self, number: int, record: Mapping[str, Any], chosen: Selection) -> None:
+        if self._keys is None:
+            self._keys = list(record)
+        missing = [old for old in chosen.values() if old not in record]
+        if missing or (self._selection is None and len(record) != len(self._keys)):
+            odd = missing or [name for name in record if name not in self._keys]
+            raise SourceFault(
+                f"source: record {number} and record 0 differ by the columns "
+                f"{', '.join(map(repr, odd)):.200}; all records must have the same, so fill them "
+                "in, or choose common ones by columns=[…]"
+            )
+
+
+def _as_value(number: int, name: str, value: Any) -> NDArray[Any]:
+    try:
+        array = np.asarray(value)
+    except (ValueError, OverflowError) as error:
+        raise SourceFault(
+            f"source: record {number}: column {name!r:.80} is no array of one shape "
+            f"({error!s:.200}); pad or cut its lists to one length"
+        ) from None
+    return as_column("source", number, name, array)
+
+
+def _batch(row: int, values: Mapping[str, list[NDArray[Any]]]) -> Batch:
+    return Batch("source", row, {name: np.stack(arrays) for name, arrays in values.items()})
+
+
+def _kind(array: NDArray[Any]) -> str:
+    return f"{array.dtype.name}{list(array.shape)}"

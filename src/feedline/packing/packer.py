@@ -1,0 +1,149 @@
+"""`pack`: from any source to a folder of chunks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from feedline.errors import InvalidValueError
+from feedline.packing.batch import SourceFault
+from feedline.packing.files import check_unchanged
+from feedline.packing.pipeline import Pipeline
+from feedline.packing.settings import DEFAULT_MEMORY, Settings
+from feedline.packing.sources import open_source, paths_of
+from feedline.packing.workshop import Workshop, check_apart
+from feedline.store.columns import Column
+from feedline.store.manifest import read_manifest
+from feedline.store.progress import open_progress
+
+__all__ = ["PackResult", "pack"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackResult:
+    """What packing has written.
+
+    `splits` has the number of samples of each split, in `folder / name`; it is empty without a
+    split. `num_resumed_chunks` counts the chunks that an interrupted run had finished.
+    """
+
+    folder: Path
+    num_samples: int
+    num_chunks: int
+    num_bytes: int
+    columns: tuple[Column, ...]
+    splits: Mapping[str, int]
+    num_resumed_chunks: int
+
+
+def pack(
+    source: Any,
+    folder: str | os.PathLike[str],
+    *,
+    format: str = "safetensors",
+    columns: Iterable[str] | Mapping[str, str] | None = None,
+    chunk_samples: int | None = None,
+    chunk_bytes: int | None = None,
+    shuffle: bool = False,
+    seed: int | str = 0,
+    split: float | Mapping[str, float] | None = None,
+    num_threads: int | None = None,
+    memory_budget: int = DEFAULT_MEMORY,
+    progress: bool | None = None,
+    resume: bool = True,
+    overwrite: bool = False,
+) -> PackResult:
+    """Write a source as a folder of chunks that can be read at random, and return what was written.
+
+    The folder appears at the end, complete, or not at all. Until then the work is in
+    `<folder>.partial`. After an interruption of any kind, the same call goes on there, and the
+    result is the same to the byte. Neither threads nor memory change the result.
+
+    Args:
+        source: A parquet, CSV, JSONL or `.npy` file, a list of files of one kind, or a folder of
+            them, read in the order of their names. One `.npy` file is column "data"; a mapping of
+            columns to `.npy` files, or a folder of them, has several columns. Or a mapping of
+            columns to arrays, or an iterable of records, which are mappings of columns to numbers,
+            lists or arrays. Iterables are read again from the beginning when packing goes on, so
+            they must give the same records again.
+        folder: The folder to write.
+        format: The format of the chunks: "safetensors", "npy", "pt" or "parquet".
+        columns: Which columns to take, as a list, or as a mapping of new names to names in the
+            source; by default all. All rows of a column must have one shape and a type of numbers.
+        chunk_samples: The number of samples of a chunk.
+        chunk_bytes: The number of bytes of a chunk, if not the number of samples; by default
+            64 MiB, or less where `memory_budget` is small.
+        shuffle: Whether to shuffle all samples, uniformly. This writes all data to disk twice.
+        seed: What the shuffle and the choice of rows for splits depend on.
+        split: The share of each split by name, such as `{"train": 0.9, "validation": 0.1}`, or only
+            that of the validation split. Each is a folder in `folder`. A split gets its exact share
+            of every thousand rows, at random.
+        num_threads: The number of threads; by default that of the processor's cores.
+        memory_budget: About how many bytes of memory to use.
+        progress: Whether to show progress on stderr; by default if that is a terminal.
+        resume: Whether to go on after an interruption; if not, start over.
+        overwrite: Whether to replace a folder that is there already, once all is done.
+
+    Raises:
+        InvalidValueError: If an argument is outside its bounds.
+        PackError: If the source holds what cannot be packed, the disk is full, another process is
+            packing to the same folder, or an interrupted run had other parameters.
+
+    Examples:
+        >>> import tempfile
+        >>> import numpy as np
+        >>> with tempfile.TemporaryDirectory() as parent:
+        ...     source = {"x": np.arange(10), "y": np.zeros((10, 3), np.float32)}
+        ...     result = pack(source, f"{parent}/data", chunk_samples=4, split=0.2, shuffle=True)
+        >>> result.num_samples, result.num_chunks, result.splits
+        (10, 3, {'train': 8, 'validation': 2})
+    """
+    settings = Settings(
+        format=format,
+        columns=columns,
+        chunk_samples=chunk_samples,
+        chunk_bytes=chunk_bytes,
+        shuffle=shuffle,
+        seed=seed,
+        split=split,
+        num_threads=num_threads,
+        memory_budget=memory_budget,
+    )
+    workshop = Workshop(folder, overwrite=overwrite)
+    check_apart(paths_of(source), workshop.folder)
+    with open_progress(progress) as bars:
+        reader = open_source(source, settings.selection, settings.threads)
+        pipeline = Pipeline(settings, reader)
+        workshop.open(pipeline.parameters, resume=resume)
+        num_resumed = 0
+        try:
+            if not workshop.is_published:
+                num_resumed = pipeline.run(workshop, bars)
+                check_unchanged(reader.identity)
+                workshop.publish()
+            workshop.clear()
+        except (SourceFault, InvalidValueError):
+            # Only another source or other arguments can help, and neither could go on from here.
+            workshop.clear()
+            raise
+        finally:
+            workshop.journal.close()
+            workshop.unlock()
+    return _result(workshop.folder, tuple(settings.shares), num_resumed)
+
+
+def _result(folder: Path, splits: tuple[str, ...], num_resumed: int) -> PackResult:
+    manifests = {name: read_manifest(folder / name) for name in splits or ("",)}
+    columns = next(iter(manifests.values())).columns or {}
+    return PackResult(
+        folder=folder,
+        num_samples=sum(manifest.num_samples for manifest in manifests.values()),
+        num_chunks=sum(len(manifest) for manifest in manifests.values()),
+        num_bytes=sum(e["bytes"] for manifest in manifests.values() for e in manifest.entries),
+        columns=tuple(columns.values()),
+        splits={name: manifests[name].num_samples for name in splits},
+        num_resumed_chunks=num_resumed,
+    )

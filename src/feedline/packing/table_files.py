@@ -1,0 +1,351 @@
+"""Parquet, CSV and JSONL files as a source, decoded by pyarrow a block at a time."""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Generator, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline.errors import PackError
+from feedline.packing.batch import Batch, SourceFault, as_column
+from feedline.packing.files import describe_files, open_file
+from feedline.packing.settings import Selection, old_names, select
+from feedline.store.extras import import_arrow
+
+__all__ = ["CsvFiles", "JsonlFiles", "ParquetFiles"]
+
+# Decoding takes several times the memory of its result.
+_BLOCK_BYTES = 2**20
+_MAX_BATCH_ROWS = 2**16
+_MAX_VALUE_BYTES = 8
+_MAX_LINE_BYTES = 2**26
+# What CSV files write for no value. NaN is a value.
+_NO_VALUE = ["", "NA", "N/A", "#N/A", "n/a", "NULL", "null", "None", "<NA>"]
+
+
+class ParquetFiles:
+    """Parquet files with the same columns."""
+
+    def __init__(self, paths: list[Path], selection: Selection | None) -> None:
+        self._paths = paths
+        self._arrow = import_arrow()
+        self.identity = describe_files("parquet", paths)
+        self._num_rows: list[int] = []
+        chosen = selection
+        for path in paths:
+            with self._open(path) as file:
+                names = file.schema_arrow.names
+                if selection is None and chosen is not None:
+                    _refuse_other_columns(path, names, list(chosen))
+                chosen = select(chosen, names, str(path))
+                self._num_rows.append(file.metadata.num_rows)
+        assert chosen is not None
+        self._selection = chosen
+        self.num_rows: int | None = sum(self._num_rows)
+        self.num_rows_guess: int | None = self.num_rows
+
+    def batches(self, start: int) -> Iterator[Batch]:
+        """Yield all rows from `start` on; files and row groups before it are not read."""
+        for path, num_rows in zip(self._paths, self._num_rows, strict=True):
+            if start < num_rows:
+                yield from self._batches_of(path, start)
+            start = max(start - num_rows, 0)
+
+    def _batches_of(self, path: Path, start: int) -> Iterator[Batch]:
+        with self._open(path) as file:
+            groups = [
+                file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)
+            ]
+            first, row = 0, 0
+            while row + groups[first].num_rows <= start:
+                row += groups[first].num_rows
+                first += 1
+            row_bytes = max(_bytes_per_row(group) for group in groups)
+            for table in file.iter_batches(
+                batch_size=max(1, min(_MAX_BATCH_ROWS, _BLOCK_BYTES // row_bytes)),
+                row_groups=range(first, len(groups)),
+                columns=old_names(self._selection),
+            ):
+                skip = min(max(start - row, 0), table.num_rows)
+                if skip < table.num_rows:
+                    yield _batch(path, row + skip, table.slice(skip), self._selection)
+                row += table.num_rows
+
+    @contextmanager
+    def _open(self, path: Path) -> Iterator[Any]:
+        parquet = import_arrow("pyarrow.parquet")
+        try:
+            # A buffer makes it read a row group bit by bit instead of whole.
+            with parquet.ParquetFile(path, buffer_size=_BLOCK_BYTES, pre_buffer=False) as file:
+                yield file
+        except OSError as error:
+            raise PackError(f"{path}: cannot be read ({error!s:.300})") from None
+        except self._arrow.ArrowException as error:
+            raise SourceFault(
+                f"{path}: cannot be read ({error!s:.300}); check that it is a whole parquet file"
+            ) from None
+
+
+class _TextFiles(ABC):
+    """Files of lines, cut into blocks of whole lines that threads parse with pyarrow.
+
+    The types of the first block hold for all: a later value that does not fit is refused, never
+    rounded. What a line means is told by the two kinds below.
+    """
+
+    kind = ""
+    has_quotes = False
+    num_header_lines = 0
+
+    def __init__(self, paths: list[Path], selection: Selection | None, num_threads: int) -> None:
+        self._paths = paths
+        self._selection = selection
+        self._num_threads = num_threads
+        self._arrow = import_arrow()
+        self.identity = describe_files(self.kind, paths)
+        self.num_rows: int | None = None
+        self.num_rows_guess: int | None = _guess_rows(paths)
+
+    def batches(self, start: int) -> Iterator[Batch]:
+        """Yield all rows from `start` on; those before are parsed again, to be counted."""
+        schema: Any = None
+        num_seen = 0
+        with ThreadPoolExecutor(self._num_threads) as pool:
+            for path in self._paths:
+                for row, table in self._tables(path, schema, pool):
+                    schema = table.schema if schema is None else schema
+                    skip = min(max(start - num_seen, 0), table.num_rows)
+                    num_seen += table.num_rows
+                    if skip < table.num_rows:
+                        selection = select(self._selection, table.column_names, str(path))
+                        yield _batch(path, row + skip, table.slice(skip), selection)
+
+    def _tables(
+        self, path: Path, schema: Any, pool: ThreadPoolExecutor
+    ) -> Iterator[tuple[int, Any]]:
+        """Yield the tables of a file that have rows, each with the number of its first row."""
+        row = 0
+        waiting: deque[tuple[bool, Future[Any]]] = deque()
+        blocks = _blocks(path, self.has_quotes)
+        is_first, is_over = True, False
+        with closing(blocks):
+            try:
+                while waiting or not is_over:
+                    if block := next(blocks, b""):
+                        if is_first:
+                            self._begin(path, block, schema)
+                        parsing = pool.submit(self._parse, path, block, is_first, schema)
+                        waiting.append((is_first, parsing))
+                        is_first = False
+                    is_over = not block
+                    # Nothing can be parsed beside the first rows before the types are known.
+                    if waiting and (schema is None or is_over or len(waiting) > self._num_threads):
+                        table = self._result(path, row, *waiting.popleft())
+                        if table.num_rows:
+                            yield row, table
+                            row += table.num_rows
+                            schema = table.schema if schema is None else schema
+            finally:
+                for _, parsing in waiting:
+                    parsing.cancel()
+
+    def _result(self, path: Path, row: int, has_header: bool, parsing: Future[Any]) -> Any:
+        try:
+            return parsing.result()
+        except self._arrow.ArrowException as error:
+            # Messages count rows from the start of the block: lines from 1 in CSV, else from 0.
+            first = row - self.num_header_lines * (1 + has_header)
+            text, count = re.subn(
+                r"[Rr]ow #?(\d+)", lambda match: f"row {first + int(match[1])}", str(error)
+            )
+            near = "" if count else f" near row {row}"
+            raise SourceFault(
+                f"{path}: cannot be read{near} ({text:.300}); the first rows tell the type of each "
+                "column and all others must fit it, so write numbers alike in all rows, or leave "
+                "the column out by columns=[…]"
+            ) from None
+
+    @abstractmethod
+    def _begin(self, path: Path, first: bytes, schema: Any) -> None:
+        """Look at the block at the start of a file; `schema` has the types, if they are known."""
+
+    @abstractmethod
+    def _parse(self, path: Path, block: bytes, is_first: bool, schema: Any) -> Any:
+        """Return a block as a table."""
+
+
+class CsvFiles(_TextFiles):
+    """CSV files whose first line names the columns."""
+
+    kind = "csv"
+    has_quotes = True
+    num_header_lines = 1
+    _names: list[str]
+
+    def _begin(self, path: Path, first: bytes, schema: Any) -> None:
+        line = first[: _line_end(first)]
+        try:
+            csv = import_arrow("pyarrow.csv")
+            self._names = list(csv.read_csv(self._arrow.BufferReader(line)).column_names)
+        except self._arrow.ArrowException as error:
+            raise SourceFault(f"{path}: has no line with the names of columns ({error})") from None
+        if schema is not None and self._selection is None:
+            _refuse_other_columns(path, self._names, schema.names)
+
+    def _parse(self, path: Path, block: bytes, is_first: bool, schema: Any) -> Any:
+        csv = import_arrow("pyarrow.csv")
+        return csv.read_csv(
+            self._arrow.BufferReader(block),
+            read_options=csv.ReadOptions(
+                use_threads=False,
+                block_size=len(block) + 1,
+                column_names=None if is_first else self._names,
+            ),
+            parse_options=csv.ParseOptions(newlines_in_values=True),
+            convert_options=csv.ConvertOptions(
+                include_columns=old_names(select(self._selection, self._names, str(path))),
+                column_types=schema,
+                null_values=_NO_VALUE,
+                strings_can_be_null=True,
+            ),
+        )
+
+
+class JsonlFiles(_TextFiles):
+    """Files with a JSON object on each line."""
+
+    kind = "jsonl"
+
+    def _begin(self, path: Path, first: bytes, schema: Any) -> None:
+        """Every line names its own columns."""
+
+    def _parse(self, path: Path, block: bytes, is_first: bool, schema: Any) -> Any:
+        json = import_arrow("pyarrow.json")
+        if not block.strip():
+            return self._arrow.table({})
+        options = None
+        if schema is not None:
+            wanted = old_names(self._selection) if self._selection else schema.names
+            options = json.ParseOptions(
+                explicit_schema=self._arrow.schema([schema.field(name) for name in wanted]),
+                unexpected_field_behavior="error" if self._selection is None else "ignore",
+            )
+        return json.read_json(
+            self._arrow.BufferReader(block),
+            read_options=json.ReadOptions(use_threads=False, block_size=len(block) + 1),
+            parse_options=options,
+        )
+
+
+def _batch(path: Path, row: int, table: Any, selection: Selection) -> Batch:
+    arrays = {
+        new: to_array(str(path), row, old, table.column(old)) for new, old in selection.items()
+    }
+    return Batch(str(path), row, arrays)
+
+
+def to_array(where: str, row: int, name: str, values: Any) -> NDArray[Any]:
+    """Return a column of a table as an array, or raise an error that names file, row and column.
+
+    `row` is the number of the first row of the table in the file.
+    """
+    types = import_arrow("pyarrow").types
+    array = values.combine_chunks() if hasattr(values, "combine_chunks") else values
+    shape = [len(array)]
+    per_row = 1
+    while True:
+        if array.null_count:
+            missing = int(np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))[0])
+            raise SourceFault(
+                f"{where}: column {name!r:.80} has no value at row {row + missing // per_row}; "
+                "every row must have one, so fill it in, or leave the column out by columns=[…]"
+            )
+        if types.is_dictionary(array.type):
+            array = array.dictionary_decode()
+        elif types.is_fixed_size_list(array.type):
+            shape.append(array.type.list_size)
+            array = array.flatten()
+        elif types.is_list(array.type) or types.is_large_list(array.type):
+            lengths = array.value_lengths().to_numpy()
+            shape.append(int(lengths[0]) if len(lengths) else 0)
+            if (others := np.flatnonzero(lengths != shape[-1])).size:
+                raise SourceFault(
+                    f"{where}: column {name!r:.80} has {lengths[others[0]]} values at row "
+                    f"{row + int(others[0]) // per_row} but {shape[-1]} before; all lists of a "
+                    "column must have one length, so pad or cut them, or leave the column out by "
+                    "columns=[…]"
+                )
+            array = array.flatten()
+        else:
+            break
+        per_row = max(1, int(np.prod(shape[1:])))
+    kind = array.type
+    if not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
+        raise SourceFault(
+            f"{where}: column {name!r:.80} is of type {kind} at row {row} and must be of booleans, "
+            "integers or floats; convert it, or leave it out by columns=[…]"
+        )
+    numbers = array.to_numpy(zero_copy_only=False)
+    return as_column(where, row, name, numbers.reshape(shape))
+
+
+def _refuse_other_columns(path: Path, names: list[str], expected: list[str]) -> None:
+    """Raise unless a file has the same columns as those before it."""
+    if set(names) != set(expected):
+        odd = ", ".join(repr(name) for name in sorted(set(names) ^ set(expected))[:10])
+        raise SourceFault(
+            f"{path}: its columns are not those of the files before it, by {odd:.300}; all files "
+            "must have the same, or choose common ones by columns=[…]"
+        )
+
+
+def _blocks(path: Path, has_quotes: bool) -> Generator[bytes]:
+    """Yield a file in blocks that end where lines end."""
+    rest = b""
+    with open_file(path) as file:
+        while data := file.read(_BLOCK_BYTES):
+            data = rest + data if rest else data
+            end = data.rfind(b"\n") + 1
+            # A line does not end inside of quotes; blocks begin outside of them.
+            while has_quotes and end and data.count(b'"', 0, end) % 2:
+                end = data.rfind(b"\n", 0, end - 1) + 1
+            if end:
+                yield data[:end]
+            rest = data[end:]
+            if len(rest) > _MAX_LINE_BYTES:
+                raise SourceFault(
+                    f"{path}: has a line of over {_MAX_LINE_BYTES} bytes, which is the most; end "
+                    "lines with a newline, and close all quotes"
+                )
+    if rest:
+        yield rest
+
+
+def _line_end(data: bytes) -> int:
+    end = data.find(b"\n") + 1
+    while end and data.count(b'"', 0, end) % 2:
+        end = data.find(b"\n", end) + 1
+    return end or len(data)
+
+
+def _guess_rows(paths: list[Path]) -> int:
+    """Return about how many rows files have, by the lines at the start of the largest."""
+    sizes = [path.stat().st_size for path in paths]
+    with open_file(paths[sizes.index(max(sizes))]) as file:
+        sample = file.read(_BLOCK_BYTES)
+    return sum(sizes) * (sample.count(b"\n") + 1) // max(1, len(sample))
+
+
+def _bytes_per_row(group: Any) -> int:
+    """Return at most how many bytes a row has when it is decoded; in the file it may have few."""
+    num_values: int = sum(group.column(number).num_values for number in range(group.num_columns))
+    num_rows: int = group.num_rows
+    return max(1, _MAX_VALUE_BYTES * num_values // max(1, num_rows))

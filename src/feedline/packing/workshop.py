@@ -1,0 +1,278 @@
+"""The folder `<folder>.partial` in which packing goes on until all is done.
+
+    folder.partial/
+        lock            held while a process packs
+        journal.jsonl   the parameters, and what is finished
+        data/           becomes `folder` by one rename, at the end
+        spills/         rows on their way through a shuffle
+        old/            what was at `folder` before, for the moment of the exchange
+
+Only `data` ever gets a `metadata.json`, when everything else is on disk.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from feedline.errors import InvalidValueError, PackError
+from feedline.packing.journal import Entry, Journal, read_journal
+from feedline.store.manifest import MANIFEST_NAME
+from feedline.store.writing import remove, reported, sync
+
+__all__ = ["Product", "Workshop", "check_apart"]
+
+# Of the journal and the spills: a run of another version is not gone on from.
+_VERSION = 2
+_ENTRIES = {"lock", "journal.jsonl", "data", "spills", "old"}
+
+
+class Product(NamedTuple):
+    """What packing makes: how it is known at a place, and what is wrong with anything else."""
+
+    is_at: Callable[[Path], bool]
+    refusal: str
+
+
+def _is_packed_folder(folder: Path) -> bool:
+    if not folder.is_dir() or folder.is_symlink():
+        return False
+    if (folder / MANIFEST_NAME).is_file():
+        return True
+    parts = list(folder.iterdir())
+    return bool(parts) and all((part / MANIFEST_NAME).is_file() for part in parts)
+
+
+_PACKED_FOLDER = Product(
+    _is_packed_folder,
+    f"has no {MANIFEST_NAME}, so it is not a packed folder and will not be replaced",
+)
+
+
+class Workshop:
+    """Opens, locks and in the end publishes the folder in which packing goes on.
+
+    Args:
+        folder: Where the product will be.
+        overwrite: Whether to replace a product that is there.
+        product: What is made; nothing else is ever replaced.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        overwrite: bool,
+        product: Product = _PACKED_FOLDER,
+    ) -> None:
+        self.folder = Path(os.path.abspath(folder))
+        if not self.folder.name:
+            raise InvalidValueError(f"folder={str(folder)!r} must not be the root of a disk")
+        self._overwrite = overwrite
+        self._product = product
+        self._partial = self.folder.with_name(self.folder.name + ".partial")
+        self.data = self._partial / "data"
+        self.spills = self._partial / "spills"
+        self._old = self._partial / "old"
+        self._journal_path = self._partial / "journal.jsonl"
+        self._lock: int | None = None
+        self.journal: Journal
+        self.entries: list[Entry] = []
+        if not self._partial.exists():
+            self.check_target()
+
+    def check_target(self) -> None:
+        """Raise if something is at the target that is not to be, or must not be, replaced."""
+        if not os.path.lexists(self.folder):
+            return
+        if not self._overwrite:
+            raise PackError(
+                f"{self.folder}: is there already; choose another folder, or replace it by "
+                "overwrite=True"
+            )
+        if not self._product.is_at(self.folder):
+            raise PackError(
+                f"{self.folder}: {self._product.refusal}; choose another folder, or remove it"
+            )
+
+    def open(self, parameters: dict[str, Any], *, resume: bool) -> None:
+        """Lock the folder and read its journal, or begin one; the parameters must be the same."""
+        with reported(self._partial, remedy="choose a folder that can be made and written to"):
+            self._take_lock()
+        try:
+            with reported(self._partial):
+                self._check_entries()
+                if self._old.exists() and not self.folder.exists():
+                    # Killed between the two renames of an exchange: nothing was lost.
+                    os.rename(self._old, self.folder)
+                self.entries = read_journal(self._journal_path) if resume else []
+                if not self.is_published:
+                    self.check_target()
+                if self.entries:
+                    self._check_parameters(parameters)
+                else:
+                    self._begin(parameters)
+            self.journal = Journal(self._journal_path)
+        except BaseException:
+            if not self._journal_path.exists():
+                self._leave_empty()
+            self.unlock()
+            raise
+
+    @property
+    def is_published(self) -> bool:
+        """Whether a run was interrupted after its last rename."""
+        sealed = any("sealed" in entry for entry in self.entries)
+        return sealed and not self.data.exists() and self.folder.exists()
+
+    def publish(self) -> None:
+        """Move the finished data to its place; what was there survives any failure before that."""
+        self.journal.append({"sealed": True})
+        with reported(self.folder):
+            self.check_target()
+            sync([self._partial])
+            if self.folder.exists():
+                remove(self._old)
+                os.rename(self.folder, self._old)
+            try:
+                os.rename(self.data, self.folder)
+            except BaseException:
+                if self._old.exists():
+                    os.rename(self._old, self.folder)
+                raise
+            sync([self.folder.parent])
+
+    def clear(self) -> None:
+        """Remove the partial folder."""
+        self.journal.close()
+        with reported(self._partial):
+            # The journal goes last: with it, an interrupted removal is taken up again.
+            for path in (self._old, self.data, self.spills, self._journal_path):
+                remove(path)
+        self._leave_empty()
+        self.unlock()
+
+    def unlock(self) -> None:
+        """Let another process go on."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def _take_lock(self) -> None:
+        path = self._partial / "lock"
+        # Not in the loop: a parent that cannot be made now cannot be made later.
+        self._partial.parent.mkdir(parents=True, exist_ok=True)
+        while self._lock is None:
+            self._partial.mkdir(exist_ok=True)
+            try:
+                descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+            except FileNotFoundError:
+                continue  # Another process has just finished and removed the folder.
+            if not _try_lock(descriptor):
+                os.close(descriptor)
+                raise PackError(
+                    f"{self._partial}: another process is packing to {self.folder.name}; wait for "
+                    "it, or choose another folder"
+                )
+            if _is_at(path, descriptor):
+                self._lock = descriptor
+            else:
+                os.close(descriptor)
+
+    def _leave_empty(self) -> None:
+        """Remove the folder with its lock, unless something is in it."""
+        if set(os.listdir(self._partial)) <= {"lock"}:
+            # Another process may come in between: then the folder is its own.
+            with suppress(OSError):
+                remove(self._partial / "lock")
+                self._partial.rmdir()
+
+    def _check_entries(self) -> None:
+        if others := sorted(set(os.listdir(self._partial)) - _ENTRIES):
+            raise PackError(
+                f"{self._partial}: holds {others[0]!r:.80}, which packing did not put there; "
+                "remove it, or choose another folder"
+            )
+
+    def _check_parameters(self, parameters: dict[str, Any]) -> None:
+        version = self.entries[0].get("version")
+        if version != _VERSION:
+            raise PackError(
+                f"{self._partial}: was begun by another release of feedline (its journal has "
+                f"version {version!r:.80}, not {_VERSION}); go on with that release, or start over "
+                "by resume=False"
+            )
+        differences = list_differences(self.entries[0].get("parameters", {}), parameters)
+        if differences:
+            raise PackError(
+                f"{self._partial}: was begun with other parameters: {'; '.join(differences):.800}; "
+                "give the same to go on, or resume=False to start over"
+            )
+
+    def _begin(self, parameters: dict[str, Any]) -> None:
+        for name in _ENTRIES - {"lock", "old"}:
+            remove(self._partial / name)
+        header = {"format": "feedline.pack", "version": _VERSION, "parameters": parameters}
+        journal = Journal(self._journal_path)
+        journal.append(header)
+        journal.close()
+        sync([self._partial, self._partial.parent])
+        self.entries = [header]
+
+
+def check_apart(paths: Iterable[Path], folder: Path, *, may_hold: bool = True) -> None:
+    """Raise if a source is in the folder to write, or, unless it may, holds that folder."""
+    target = folder.resolve()
+    for path in (path.resolve() for path in paths):
+        if path.is_relative_to(target) or (not may_hold and target.is_relative_to(path)):
+            beside = "" if may_hold else ", nor hold it"
+            raise InvalidValueError(
+                f"source={str(path)!r} must not be in folder={str(folder)!r}{beside}; choose "
+                "another folder"
+            )
+
+
+def list_differences(begun: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """Return a line for each parameter that is another one now."""
+    lines = []
+    for name in dict.fromkeys([*begun, *now]):
+        before, after = begun.get(name), now.get(name)
+        if before == after:
+            continue
+        if name == "source" and isinstance(before, dict) and isinstance(after, dict):
+            lines.append(_source_difference(before, after))
+        else:
+            lines.append(f"{name}={before!r:.120}, now {after!r:.120}")
+    return lines
+
+
+def _source_difference(before: dict[str, Any], after: dict[str, Any]) -> str:
+    if before.get("kind") != after.get("kind") or "files" not in before:
+        return f"source of kind {before.get('kind')!r}, now another {after.get('kind')!r}"
+    if [file[0] for file in before["files"]] != [file[0] for file in after["files"]]:
+        return f"source of {len(before['files'])} files, now {len(after['files'])} other files"
+    changed = [b for b, a in zip(before["files"], after["files"], strict=True) if a != b]
+    return f"source {changed[0][0]} has changed since (its size or time)"
+
+
+def _try_lock(descriptor: int) -> bool:
+    try:
+        import fcntl
+    except ImportError:
+        return True
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _is_at(path: Path, descriptor: int) -> bool:
+    """Whether an open file is still the one at a path, and not one that was removed."""
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False

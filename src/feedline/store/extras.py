@@ -1,0 +1,27 @@
+"""Libraries that are extras, imported when they are first needed: some take long to load."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+__all__ = ["import_arrow", "import_extra"]
+
+
+def import_extra(module: str, *, extra: str, what: str) -> Any:
+    """Return a module of a library, or say how to get it; `what` names those who need it."""
+    library = module.partition(".")[0]
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != library:
+            raise
+        raise ModuleNotFoundError(
+            f"{what} need {library}, which is not installed; install feedline[{extra}]",
+            name=library,
+        ) from None
+
+
+def import_arrow(module: str = "pyarrow") -> Any:
+    """Return a module of pyarrow, or say how to get it."""
+    return import_extra(module, extra="arrow", what="parquet, Arrow, CSV and JSONL files")

@@ -1,0 +1,155 @@
+"""`verify`: whether every chunk of a folder is what was written."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from feedline.errors import StoreError, check_integer
+from feedline.store.checksums import check_file
+from feedline.store.folder import FolderStore
+from feedline.store.manifest import MANIFEST_NAME, ChunkFile, Manifest
+from feedline.store.paths import file_in
+from feedline.store.progress import open_progress
+
+__all__ = ["Fault", "VerifyResult", "verify"]
+
+
+class Fault(NamedTuple):
+    """A file that is not as it should be, and in what way."""
+
+    path: Path
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifyResult:
+    """What `verify` found.
+
+    `num_unchecked` counts the chunks for which no checksum was recorded and that hold none
+    themselves: of those only size, types and number of samples are known to be right.
+    """
+
+    folder: Path
+    num_samples: int
+    num_chunks: int
+    num_bytes: int
+    num_unchecked: int
+    faults: tuple[Fault, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether there is no fault."""
+        return not self.faults
+
+
+def verify(
+    folder: str | os.PathLike[str],
+    *,
+    progress: bool | None = None,
+    num_threads: int | None = None,
+) -> VerifyResult:
+    """Read every chunk of a folder, and return all faults: there may be many.
+
+    A folder of splits is checked with all of them. Every chunk must be there, with the bytes, the
+    checksum, the columns and the number of samples that are recorded, and nothing else must be
+    there; hidden files are passed over. Where no checksums are recorded, `.pt` chunks are checked
+    by those inside of them.
+
+    Args:
+        folder: The folder with `metadata.json`, or with splits.
+        progress: Whether to show progress on stderr; by default if that is a terminal.
+        num_threads: The number of threads; by default that of the processor's cores.
+
+    Raises:
+        StoreError: If a `metadata.json` is missing or malformed.
+
+    Examples:
+        >>> import tempfile
+        >>> import numpy as np
+        >>> from feedline.store import pack
+        >>> with tempfile.TemporaryDirectory() as parent:
+        ...     result = pack({"x": np.arange(10)}, f"{parent}/data", chunk_samples=4)
+        ...     _ = (result.folder / "chunk-000001.safetensors").write_bytes(b"altered")
+        ...     found = verify(result.folder)
+        >>> found.ok, [fault.path.name for fault in found.faults]
+        (False, ['chunk-000001.safetensors'])
+    """
+    root = Path(folder)
+    if num_threads is None:
+        num_threads = os.cpu_count() or 1
+    num_threads = check_integer("num_threads", num_threads, 1, 1024)
+    stores = [FolderStore(part) for part in _parts_of(root)]
+    manifests = [store.manifest for store in stores]
+    # Entries are checked before anything is read: a malformed one is no fault of a chunk.
+    files = [
+        (store, number, store.manifest.file(number))
+        for store in stores
+        for number in range(len(store.manifest))
+    ]
+    found: list[tuple[bool, list[str]]] = []
+    with open_progress(progress) as bars, ThreadPoolExecutor(num_threads) as pool:
+        bars.begin("verifying", sum(file.num_bytes or 0 for *_, file in files), unit="bytes")
+        try:
+            found = list(
+                pool.map(lambda at: _check_chunk(at[0], at[1], at[2], bars.advance), files)
+            )
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    faults = {
+        text: Fault(store.folder / file.path, text)
+        for (store, _, file), (_, texts) in zip(files, found, strict=True)
+        for text in texts
+    }
+    extra = [
+        Fault(path, f"{path}: is not in {MANIFEST_NAME}; remove it, or pack again")
+        for path in _list_unknown(root, manifests)
+    ]
+    return VerifyResult(
+        folder=root,
+        num_samples=sum(manifest.num_samples for manifest in manifests),
+        num_chunks=len(files),
+        num_bytes=sum(file.num_bytes or 0 for *_, file in files),
+        num_unchecked=sum(not was_compared for was_compared, _ in found),
+        faults=(*faults.values(), *extra),
+    )
+
+
+def _check_chunk(
+    store: FolderStore, number: int, file: ChunkFile, on_bytes: Callable[[int], None]
+) -> tuple[bool, list[str]]:
+    """Return whether a chunk could be compared with a checksum, and its faults."""
+    was_compared = True
+    try:
+        path = file_in(store.folder, file.path, may_be_folder=True)
+        was_compared = check_file(path, file, on_bytes)
+        store.check_chunk(number)
+    except StoreError as error:
+        return was_compared, [str(error)]
+    return was_compared, []
+
+
+def _parts_of(root: Path) -> list[Path]:
+    """Return the folders that have a `metadata.json`: this one, or its splits."""
+    if (root / MANIFEST_NAME).exists() or not root.is_dir():
+        return [root]
+    parts = sorted(p for p in root.iterdir() if p.is_dir() and not p.name.startswith("."))
+    # If one is a split, all must be: a split without metadata is as bad as a folder without.
+    return parts if any((part / MANIFEST_NAME).exists() for part in parts) else [root]
+
+
+def _list_unknown(root: Path, manifests: list[Manifest]) -> Iterator[Path]:
+    """Yield the files that no metadata tells of; hidden ones are left to the system."""
+    known = {manifest.folder / MANIFEST_NAME for manifest in manifests}
+    known |= {m.folder / os.path.normpath(entry["path"]) for m in manifests for entry in m.entries}
+    for parent, folders, files in os.walk(root):
+        at = Path(parent)
+        folders[:] = sorted(f for f in folders if not f.startswith(".") and at / f not in known)
+        for name in sorted(files):
+            if not name.startswith(".") and at / name not in known:
+                yield at / name
