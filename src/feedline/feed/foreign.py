@@ -100,7 +100,7 @@ class ForeignLoader:
         self._num_batches: int | None = None
         self._num_delivered = 0
         self._has_ended = False
-        self._latest: Any = None
+        self._latest: ForeignBatch | None = None
         # What was read ahead: a batch, or the error in its place.
         self._ahead: list[Any] = []
         self._error: Exception | None = None
@@ -136,8 +136,7 @@ class ForeignLoader:
     @property
     def delivered(self) -> ForeignBatch | None:
         """The record of the latest batch of this pass; None before the first."""
-        number = self._num_delivered - 1
-        return None if number < 0 else ForeignBatch(number, self._latest, self._peers)
+        return self._latest
 
     def __len__(self) -> int:
         """The number of batches of an epoch; `TypeError` if the loader has no length."""
@@ -197,7 +196,7 @@ class ForeignLoader:
             if batch is _END:
                 self._end()
                 return
-            self._latest = batch
+            self._latest = ForeignBatch(self._num_delivered, batch, self._peers)
             self._num_delivered += 1
             if self._num_delivered == self._num_batches:
                 self._has_ended = True
@@ -318,6 +317,8 @@ class ForeignLoader:
 
 class ForeignBatch:
     """The record of a batch of which nothing is known but the batch itself."""
+
+    __slots__ = ("_batch", "_peers", "number")
 
     ids = None
     is_real = None

@@ -1,13 +1,23 @@
 """The run's clock: steps, epochs, what is due when, and when to stop."""
 
+from typing import TYPE_CHECKING
+
 from feedline.feed import Alone, Peers
+from feedline.lazy import names_elsewhere
 from feedline.steps.cadence import Cadence
 from feedline.steps.config import StepSchedulerConfig
 from feedline.steps.signal_handler import DistributedSignalHandler
-from feedline.steps.step_scheduler import (
-    StepScheduler,
-    _calculate_max_steps,
-    _calculate_num_epochs,
+from feedline.steps.step_scheduler import StepScheduler
+
+if TYPE_CHECKING:
+    from feedline.compat.run_lengths import _calculate_max_steps, _calculate_num_epochs
+
+__getattr__ = names_elsewhere(
+    __name__,
+    {
+        "_calculate_max_steps": "feedline.compat.run_lengths",
+        "_calculate_num_epochs": "feedline.compat.run_lengths",
+    },
 )
 
 __all__ = [

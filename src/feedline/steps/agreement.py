@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import signal
-from collections.abc import Callable
 from typing import NamedTuple
 
 from feedline.errors import DesyncError
@@ -63,7 +62,8 @@ class Agreement:
     def __init__(self, handler: DistributedSignalHandler, deadline: Deadline) -> None:
         self._handler = handler
         self._deadline = deadline
-        self._step = -1
+        #: The step that the ranks have agreed on.
+        self.step = -1
         #: Whether this rank asks all of them to stop.
         self.is_asked = False
         #: What the ranks agreed on at the latest step.
@@ -71,23 +71,16 @@ class Agreement:
 
     def reset(self) -> None:
         """Forget what was agreed on."""
-        self.verdict, self._step = Verdict(), -1
+        self.verdict, self.step = Verdict(), -1
 
-    def reach(
-        self, step: int, epoch: int, *, is_last_batch: bool, has_diverged: Callable[[], bool]
-    ) -> Verdict:
-        """Return what is most urgent on any rank, or raise `DesyncError` if they have parted.
-
-        The first to ask at a step makes the ranks talk.
-        """
-        if self._step == step:
-            return self.verdict
-        self._step = step
+    def reach(self, step: int, epoch: int, *, is_last_batch: bool, has_diverged: bool) -> Verdict:
+        """Return what is most urgent on any rank, or raise `DesyncError` if they have parted."""
+        self.step = step
         peers, got = self._handler.peers, int(self._handler.received or 0)
         who = min(peers.rank + 1, _MAX_RANK)
         place = _place_of(step, epoch, is_last_batch)
         told = peers.maximum(
-            (_DIVERGED_RANK * who if has_diverged() else 0)
+            (_DIVERGED_RANK * who if has_diverged else 0)
             | (_SIGNAL_RANK * who | _SIGNAL * got if got else 0)
             | (_DEADLINE if self._deadline.is_near() else 0)
             | (_ASKED if self.is_asked else 0)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import attrgetter
 
 from feedline.errors import check_integer
 
-__all__ = ["Cadence"]
+__all__ = ["Cadence", "interval"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cadence:
-    """Every how many steps something is due; `None` where it never is.
+    """The intervals at which something is due, in steps; `None` where it never is.
 
     Steps count from zero, so what is due every 10 steps is due at steps 9, 19, ….
 
@@ -48,3 +49,8 @@ class Cadence:
     def is_collection_due(self, step: int) -> bool:
         """Return whether garbage collection is due at a step."""
         return self.gc_every_steps is not None and (step + 1) % self.gc_every_steps == 0
+
+
+def interval(name: str, doc: str) -> property:
+    """Return a property that is one of the intervals of an object's `cadence`."""
+    return property(attrgetter(f"cadence.{name}"), doc=doc)

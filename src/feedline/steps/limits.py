@@ -7,14 +7,7 @@ from typing import Any, NamedTuple
 from feedline.errors import InvalidValueError, check_integer
 from feedline.feed import ForeignLoader, Loader, Peers
 
-__all__ = [
-    "StepSizes",
-    "_calculate_max_steps",
-    "_calculate_num_epochs",
-    "epoch_length",
-    "run_limits",
-    "step_sizes",
-]
+__all__ = ["StepSizes", "epoch_length", "run_limits", "step_sizes"]
 
 
 class StepSizes(NamedTuple):
@@ -115,34 +108,9 @@ def run_limits(
             "dataloader has 0 batches but must have at least 1; use smaller batches or more data"
         )
     if num_epochs is None:
-        num_epochs = _calculate_num_epochs(max_steps, epoch_len)
+        num_epochs = 10 if max_steps is None or epoch_len is None else -(-max_steps // epoch_len)
     num_epochs = check_integer("num_epochs", num_epochs, 1)
     if max_steps is None:
-        max_steps = _calculate_max_steps(num_epochs, epoch_len)
+        assert epoch_len is not None
+        max_steps = num_epochs * epoch_len
     return max_steps, num_epochs
-
-
-def _calculate_max_steps(
-    num_epochs: int, epoch_len: int | None, default_max_steps: int = 9223372036854775807
-) -> int:
-    """Return the number of steps in so many epochs; the default if an epoch has no length.
-
-    Examples:
-        >>> _calculate_max_steps(num_epochs=3, epoch_len=10)
-        30
-    """
-    return default_max_steps if epoch_len is None else num_epochs * epoch_len
-
-
-def _calculate_num_epochs(
-    max_steps: int | None, epoch_len: int | None, default_num_epochs: int = 10
-) -> int:
-    """Return how many epochs so many steps take; the default if either is not known.
-
-    Examples:
-        >>> _calculate_num_epochs(max_steps=25, epoch_len=10)
-        3
-    """
-    if max_steps is None or not epoch_len:
-        return default_num_epochs
-    return -(-max_steps // epoch_len)

@@ -5,30 +5,23 @@ from __future__ import annotations
 import gc
 import logging
 import signal
-from collections.abc import Callable, Iterator, Mapping
-from operator import attrgetter
+from collections.abc import Iterator, Mapping
 from time import perf_counter
 from typing import Any
 
 from feedline.errors import InvalidValueError, check_integer
 from feedline.feed import Loader, Peers, as_loader, as_peers
 from feedline.steps.agreement import Agreement, Verdict
-from feedline.steps.cadence import Cadence
+from feedline.steps.cadence import Cadence, interval
 from feedline.steps.deadline import Deadline
-from feedline.steps.limits import (
-    _calculate_max_steps,
-    _calculate_num_epochs,
-    epoch_length,
-    run_limits,
-    step_sizes,
-)
+from feedline.steps.limits import epoch_length, run_limits, step_sizes
 from feedline.steps.meters import LossAverage, WaitMeter
 from feedline.steps.progress import open_progress
 from feedline.steps.run_state import RunState, StepCount
 from feedline.steps.signal_handler import DistributedSignalHandler
 from feedline.steps.walk import DataWalk
 
-__all__ = ["StepScheduler", "_calculate_max_steps", "_calculate_num_epochs"]
+__all__ = ["StepScheduler"]
 
 logger = logging.getLogger(__name__)
 
@@ -144,19 +137,10 @@ class StepScheduler:
         self._count.tell(loader)
         self.sig_handler.__enter__()
 
-    ckpt_every_steps = property(
-        attrgetter("cadence.ckpt_every_steps"), doc="The checkpoint interval, in steps."
-    )
-    val_every_steps = property(
-        attrgetter("cadence.val_every_steps"), doc="The validation interval, in steps, or `None`."
-    )
-    log_remote_every_steps = property(
-        attrgetter("cadence.log_remote_every_steps"),
-        doc="The interval of remote logging, in steps.",
-    )
-    gc_every_steps = property(
-        attrgetter("cadence.gc_every_steps"), doc="The interval of garbage collection, or `None`."
-    )
+    ckpt_every_steps = interval("ckpt_every_steps", "The checkpoint interval, in steps.")
+    val_every_steps = interval("val_every_steps", "The validation interval, in steps.")
+    log_remote_every_steps = interval("log_remote_every_steps", "That of remote logging.")
+    gc_every_steps = interval("gc_every_steps", "That of garbage collection.")
 
     # The walk through the data.
 
@@ -177,8 +161,7 @@ class StepScheduler:
     def _adapted(self, dataloader: Any) -> Loader[Any] | None:
         if dataloader is None:
             return None
-        signals = tuple(map(int, self.sig_handler.signals))
-        return as_loader(dataloader, peers=self.peers, signals=signals)
+        return as_loader(dataloader, peers=self.peers, signals=tuple(self.sig_handler.signals))
 
     @property
     def epoch(self) -> int:
@@ -252,7 +235,7 @@ class StepScheduler:
     @property
     def _has_ended(self) -> bool:
         is_over = self._step_limit is not None and self._count.step >= self._step_limit
-        return is_over or self._verdict.is_stop
+        return is_over or self._agreement.verdict.is_stop
 
     @property
     def _is_out(self) -> bool:
@@ -275,11 +258,9 @@ class StepScheduler:
 
     @property
     def is_ckpt_step(self) -> bool:
-        """Whether a checkpoint is due: by cadence, at the end of an epoch or of the run, or to
-        stop."""
+        """Whether a checkpoint is due: by cadence, at an end of an epoch or the run, or to stop."""
         # All ranks ask together whatever the cadence says, so that no signal is missed.
-        is_stop = self._verdict_now().is_stop
-        return is_stop or self._is_planned_checkpoint
+        return self._verdict_now().is_stop or self._is_planned_checkpoint
 
     @property
     def _is_planned_checkpoint(self) -> bool:
@@ -360,16 +341,11 @@ class StepScheduler:
 
     def _verdict_now(self) -> Verdict:
         """Return what the ranks agree on at this step; the first to ask makes them talk."""
-        return self._agreed(lambda: self._walk.has_diverged) if self._is_out else self._verdict
-
-    @property
-    def _verdict(self) -> Verdict:
-        return self._agreement.verdict
-
-    def _agreed(self, has_diverged: Callable[[], bool]) -> Verdict:
-        is_last = self.is_last_batch
-        return self._agreement.reach(
-            self._count.step, self.epoch, is_last_batch=is_last, has_diverged=has_diverged
+        agreement, walk, step = self._agreement, self._walk, self._count.step
+        if walk.group is None or agreement.step == step:
+            return agreement.verdict
+        return agreement.reach(
+            step, walk.epoch, is_last_batch=walk.is_last_group, has_diverged=walk.has_diverged
         )
 
     def _stops_before_step(self) -> bool:
@@ -380,7 +356,7 @@ class StepScheduler:
         """
         if self._was_checkpoint:
             self._verdict_now()
-        return self._verdict.is_stop
+        return self._agreement.verdict.is_stop
 
     # The state.
 
@@ -395,9 +371,10 @@ class StepScheduler:
             s: What `state_dict` returned, or a mapping with `step` and `epoch`.
         """
         state = RunState.from_dict(s)
-        if self._is_out:
-            # The loader may have been sent to the same checkpoint already.
-            self._agreed(lambda: False)
+        # The loader may have been sent to the same checkpoint already.
+        self._walk.is_compared = False
+        self._verdict_now()
+        self._walk.is_compared = True
         self._walk.load(state)
         self._count.step = state.step
         self._agreement.reset()

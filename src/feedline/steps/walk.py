@@ -48,6 +48,8 @@ class DataWalk:
     def _leave_pass(self) -> None:
         self._batches = None
         self._is_begun = self.is_last_group = False
+        #: Whether somebody else must not move the loader.
+        self.is_compared = True
         # Batches of this pass that steps have used, and those delivered that no step has.
         self._num_used = self._num_unused = 0
 
@@ -137,7 +139,8 @@ class DataWalk:
     def has_diverged(self) -> bool:
         """Whether somebody else has taken batches out of the loader in this pass."""
         latest = None if self.loader is None else self.loader.delivered
-        return latest is None or latest.number + 1 != self._num_used
+        number = 0 if latest is None else latest.number + 1
+        return self.is_compared and number != self._num_used
 
     def num_samples(self, *, everywhere: bool) -> int | None:
         """Return the number of real samples of the group that is out, or None if unknown."""

@@ -1,0 +1,31 @@
+"""How long a run is, by the functions that other step schedulers have for it."""
+
+from __future__ import annotations
+
+__all__ = ["_calculate_max_steps", "_calculate_num_epochs"]
+
+
+def _calculate_max_steps(
+    num_epochs: int, epoch_len: int | None, default_max_steps: int = 9223372036854775807
+) -> int:
+    """Return the number of steps in so many epochs; the default if an epoch has no length.
+
+    Examples:
+        >>> _calculate_max_steps(num_epochs=3, epoch_len=10)
+        30
+    """
+    return default_max_steps if epoch_len is None else num_epochs * epoch_len
+
+
+def _calculate_num_epochs(
+    max_steps: int | None, epoch_len: int | None, default_num_epochs: int = 10
+) -> int:
+    """Return how many epochs so many steps take; the default if either is not known.
+
+    Examples:
+        >>> _calculate_num_epochs(max_steps=25, epoch_len=10)
+        3
+    """
+    if max_steps is None or not epoch_len:
+        return default_num_epochs
+    return -(-max_steps // epoch_len)
