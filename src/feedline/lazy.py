@@ -13,8 +13,6 @@ from contextlib import nullcontext
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["lazy", "moved"]
-
 if TYPE_CHECKING:
     lazy = cached_property
 else:

@@ -15,8 +15,9 @@ import torch
 from hypothesis import given
 from numpy.typing import NDArray
 
-from feedline.feed.slabs import SlabPool, arrays_in, bytes_for, layout_of
+from feedline.feed.slabs import arrays_in, bytes_for, layout_of
 from feedline.store import Column
+from feedline.store.pool import SlabPool
 
 COLUMNS = {"x": Column("x", "int64", (3,)), "y": Column("y", "uint8"), "z": Column("z", "bfloat16")}
 

@@ -10,8 +10,6 @@ from feedline.plan import EqualChunks, Order, WindowOrder
 from feedline.plan.drawn import DrawnOrder
 from feedline.plan.seeds import Seed
 
-__all__ = ["RandomSampler", "SequentialSampler"]
-
 
 class SequentialSampler(WindowSampler):
     """Rows in order, a few chunks at a time.

@@ -15,8 +15,6 @@ from feedline.plan import Order
 from feedline.plan.class_draws import ClassDraws
 from feedline.plan.seeds import Seed
 
-__all__ = ["ClassSampler"]
-
 
 class ClassSampler(WindowSampler):
     """Every batch comes from one class, drawn by weight, with replacement.

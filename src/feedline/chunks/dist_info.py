@@ -9,8 +9,6 @@ from typing import Any, Literal
 from feedline.errors import FeedlineError, InvalidValueError, check_integer
 from feedline.feed import FoundPeers, Peers
 
-__all__ = ["DistInfo", "peers_of"]
-
 DistInfo = Literal["torch", "jax"] | Callable[[], tuple[int, int]]
 
 _CALLS = {"torch": "torch.distributed.init_process_group", "jax": "jax.distributed.initialize"}

@@ -18,8 +18,6 @@ from feedline.feed import Peers
 from feedline.plan import Plan
 from feedline.plan.seeds import Seed
 
-__all__ = ["DistributedSampler"]
-
 _SHARDS = ("contiguous", "windows")
 
 

@@ -19,8 +19,6 @@ from feedline.plan import Order, Plan, RoundsPlan
 from feedline.plan.seeds import Seed
 from feedline.store.matrix import MatrixStore
 
-__all__ = ["PlannedSampler", "WindowSampler"]
-
 
 class PlannedSampler(Sampler):
     """A sampler with a position: an epoch, and how far it has come in it.

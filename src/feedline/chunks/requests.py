@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from feedline.plan import Block
 
-__all__ = ["LoadRequest", "request_of"]
-
 
 class LoadRequest(TypedDict):
     """Rows to read together, and the batches in them.

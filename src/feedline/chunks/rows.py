@@ -8,8 +8,6 @@ from typing import Any
 
 from feedline.plan import Cursor, Plan, Remaining, Segment
 
-__all__ = ["RowsPlan"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class RowsPlan(Plan):

@@ -12,8 +12,6 @@ from feedline.chunks.requests import LoadRequest
 from feedline.errors import InvalidValueError, check_integer
 from feedline.feed import Peers
 
-__all__ = ["Sampler", "mask_bounds", "seed_of"]
-
 
 class Sampler(ABC):
     """A sampler of load requests over the rows in `mask`."""

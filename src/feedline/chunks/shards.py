@@ -14,8 +14,6 @@ from feedline.lazy import lazy
 from feedline.plan import Block, Deal, Order, PastSegment, Place, Plan, Remaining, RoundsPlan
 from feedline.plan.seeds import Seed, derive_key
 
-__all__ = ["ShardsPlan", "shard_bounds"]
-
 OrderOn = Callable[[int, int, Seed], Order]
 
 

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from feedline.runs.audit_result import AuditResult
     from feedline.runs.run_config import RunConfig
 
-__all__ = ["audit"]
-
 # Each is counted in 4 bytes.
 _MOST_SAMPLES = 2**60
 

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from feedline.runs.audit_result import AuditResult, EpochAudit, RunAudit
 
-__all__ = ["Planned", "describe", "print_result"]
-
 _MOST_RANKS = 16
 
 

@@ -20,8 +20,6 @@ from feedline import __version__
 from feedline.cli.printing import one_line
 from feedline.errors import FeedlineError
 
-__all__ = ["feedline"]
-
 # Each is imported when it is run, from the module of its name: help must not wait for numpy.
 _COMMANDS = {
     "audit": "Check that every sample was received exactly once in every epoch.",

@@ -10,8 +10,6 @@ from click.shell_completion import get_completion_class
 from feedline.cli.printing import print_json
 from feedline.errors import InvalidValueError
 
-__all__ = ["completion"]
-
 _SHELLS = ("bash", "zsh", "fish")
 
 

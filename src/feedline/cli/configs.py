@@ -14,8 +14,6 @@ from feedline.errors import FeedlineError, InvalidValueError
 if TYPE_CHECKING:
     from feedline.runs.run_config import RunConfig
 
-__all__ = ["config_argument", "json_option", "load_config", "naming", "parse_sizes", "size_options"]
-
 _MOST_RANKS = 2**31
 
 config_argument = click.argument("config", type=click.Path(path_type=Path))

@@ -23,8 +23,6 @@ from feedline.errors import InvalidValueError
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["demo"]
-
 
 @click.command()
 @click.option(

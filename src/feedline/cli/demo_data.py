@@ -10,8 +10,6 @@ import numpy as np
 from feedline.feed import chunking_of, gather_samples
 from feedline.store import FolderStore, pack
 
-__all__ = ["SOURCES", "PackedSource", "pack_sources"]
-
 #: The number of samples of each source.
 SOURCES = {"web": 3200, "books": 1600}
 

@@ -26,8 +26,6 @@ from feedline.feed import Delivered, LoaderWrapper
 from feedline.runs import ConsumptionLog, LoggedLoader
 from feedline.torch import DataLoader, MixtureDataset, MixtureSampler, StepScheduler
 
-__all__ = ["main"]
-
 GLOBAL_BATCH_SIZE, LOCAL_BATCH_SIZE = 48, 8
 CKPT_EVERY_STEPS = 10
 _SECONDS_PER_STEP, _SECONDS_PER_SLOW_STEP = 0.02, 1.0

@@ -16,8 +16,6 @@ from typing import Any
 
 from feedline.errors import FeedlineError
 
-__all__ = ["Job", "launched"]
-
 _TIMEOUT = 90.0
 
 

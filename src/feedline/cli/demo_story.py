@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
 
-__all__ = ["Story"]
-
 # The sizes are those of `demo_job`, which cannot be imported without torch.
 _GLOBAL_BATCH_SIZE = 48
 _TERM_STEP, _KILL_STEP, _STEPS_AFTER_CHECKPOINT = 30, 60, 3

@@ -18,8 +18,6 @@ from feedline.errors import InvalidValueError
 if TYPE_CHECKING:
     from feedline.runs.inspection import Fit
 
-__all__ = ["inspect"]
-
 _MOST_ROWS = 40
 
 

@@ -15,8 +15,6 @@ from click.core import ParameterSource
 from feedline.cli.printing import print_json
 from feedline.errors import FeedlineError, InvalidValueError
 
-__all__ = ["pack"]
-
 if TYPE_CHECKING:
     from feedline.packing import AnnDataPackResult, PackResult
 

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from feedline.runs.naive_sharding import NaiveSharding
     from feedline.runs.plan_report import ChunkReads, PlanReport
 
-__all__ = ["plan"]
-
 
 @click.command()
 @config_argument

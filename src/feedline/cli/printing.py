@@ -14,15 +14,6 @@ import click
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = [
-    "format_bytes",
-    "format_time",
-    "make_console",
-    "one_line",
-    "print_json",
-    "print_table",
-]
-
 # What is not read on a screen, such as a log, is not cut to the width of one.
 _WIDE = 4096
 

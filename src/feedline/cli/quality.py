@@ -11,8 +11,6 @@ import click
 from feedline.cli.configs import config_argument, json_option, load_config
 from feedline.cli.printing import print_json, print_table
 
-__all__ = ["quality"]
-
 
 @click.command()
 @config_argument

@@ -12,8 +12,6 @@ from feedline.cli.configs import load_config, parse_sizes, size_options
 from feedline.cli.printing import print_json
 from feedline.errors import InvalidValueError
 
-__all__ = ["report"]
-
 
 @click.command()
 @click.argument(

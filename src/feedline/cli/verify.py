@@ -14,8 +14,6 @@ from feedline.errors import InvalidValueError
 if TYPE_CHECKING:
     from feedline.store import VerifyResult
 
-__all__ = ["verify"]
-
 
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path))

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from feedline.runs.run_config import RunConfig
     from feedline.runs.sample_places import StepOfRank, TimeOfSample
 
-__all__ = ["where"]
-
 _MOST_ROWS = 64
 
 

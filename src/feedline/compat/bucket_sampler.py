@@ -14,8 +14,6 @@ from feedline.plan import BatchRule, Bucket, BucketPlan, Cursor, FixedBatch
 from feedline.torch.buckets import BucketSampler
 from feedline.torch.loader import fingerprint_of_dataset
 
-__all__ = ["SequentialBucketSampler"]
-
 logger = logging.getLogger(__name__)
 
 # A calculator is a function; its answers for these batch sizes stand for it in the fingerprint.

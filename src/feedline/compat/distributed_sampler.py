@@ -14,8 +14,6 @@ from feedline.plan import Cursor, Order, SamplePlan, Sequential, Shuffled
 from feedline.torch.loader import fingerprint_of_dataset
 from feedline.torch.sampler import SampleSampler
 
-__all__ = ["DistributedSampler", "SkippingSampler"]
-
 
 class _SkippingPosition(Position):
     """A position whose next pass can be told to begin later, whatever epoch it is then in."""

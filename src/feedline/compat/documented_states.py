@@ -9,8 +9,6 @@ from feedline.errors import CursorFormatError, PlanMismatchError, check_integer
 from feedline.plan import Cursor
 from feedline.torch.sampler import PlanSampler
 
-__all__ = ["DocumentedState"]
-
 
 class DocumentedState(PlanSampler[Any]):
     """A sampler whose state says its seed and its ranks too, as its document promises.

@@ -11,8 +11,6 @@ from feedline.errors import InvalidValueError, check_choice, check_integer
 from feedline.feed.reading import DEFAULT_BUDGET, DEFAULT_THREADS, Reading
 from feedline.plan import FILE_STRATEGIES
 
-__all__ = ["STRATEGIES", "FolderConfig", "FolderSettings", "settings_of"]
-
 STRATEGIES = ("balanced", *FILE_STRATEGIES)
 _UNSET = object()
 

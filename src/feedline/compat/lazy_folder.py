@@ -16,8 +16,6 @@ from feedline.store import FolderStore
 from feedline.torch.feed_dataset import FeedDataset
 from feedline.torch.feed_reading import Tensors
 
-__all__ = ["FolderBatch", "LazyFolderDataset", "SequifierDatasetFromFolderLazy"]
-
 _logger = logging.getLogger(__name__)
 
 FolderBatch = tuple[Tensors, Tensors, None, None, None]

@@ -12,8 +12,6 @@ from feedline.compat.torch_mixture import TorchMixturePlan
 from feedline.errors import InvalidValueError, check_choice, check_integer
 from feedline.plan import Cursor, Mixture, Phase, Plan, SamplePlan
 
-__all__ = ["MixtureSampler"]
-
 PhaseLike = Phase | tuple[int, Sequence[float]]
 
 

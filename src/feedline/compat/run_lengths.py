@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["_calculate_max_steps", "_calculate_num_epochs"]
-
 
 def _calculate_max_steps(
     num_epochs: int, epoch_len: int | None, default_max_steps: int = 9223372036854775807

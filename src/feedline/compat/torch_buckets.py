@@ -17,8 +17,6 @@ from feedline.plan.frozen import store
 from feedline.plan.interleave import Consecutive, Layout
 from feedline.plan.orders import DeferredEpoch
 
-__all__ = ["TorchBucketPlan"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class TorchBucketPlan(Plan):

@@ -19,8 +19,6 @@ from feedline.plan.apportion import check_temperature, check_weights
 from feedline.plan.frozen import store
 from feedline.plan.tails import Share
 
-__all__ = ["TorchMixturePlan"]
-
 Indices = NDArray[np.int64]
 
 

@@ -20,8 +20,6 @@ from feedline.plan.frozen import store
 from feedline.plan.orders import DeferredEpoch
 from feedline.plan.permutation import MAX_SIZE
 
-__all__ = ["ListedEpoch", "TorchShuffled", "check_torch_seed", "generator_of", "random_order"]
-
 Indices = NDArray[np.int64]
 
 

@@ -10,8 +10,6 @@ import sys
 from importlib import import_module
 from types import ModuleType
 
-__all__ = ["adapters_in_use"]
-
 # By the module that shows that a framework is in use.
 _ADAPTERS = {"torch.distributed": "feedline.torch.peers", "jax": "feedline.jax.peers"}
 

@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 
 from feedline.plan import Block, Segment
 
-__all__ = ["BlocksAhead", "picked_batches"]
-
 _MAX_ENTRIES = 2**15
 
 

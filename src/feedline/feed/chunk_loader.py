@@ -25,8 +25,6 @@ from feedline.feed.readahead import ReadAhead
 from feedline.feed.worker import torch_worker
 from feedline.store.matrix import FetchedRows, MatrixStore, rows_of_request
 
-__all__ = ["ChunkBatch", "ChunkLoader", "LoadedRequest", "PlannedChunks", "Reader"]
-
 Request = Mapping[str, Any]
 Rows = NDArray[np.int64]
 

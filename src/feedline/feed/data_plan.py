@@ -12,8 +12,6 @@ from feedline.plan.frozen import store
 from feedline.store import PartedStore, Store
 from feedline.store.matrix import MatrixStore
 
-__all__ = ["DataPlan"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class DataPlan(Plan):

@@ -22,8 +22,6 @@ from feedline.plan import Plan
 from feedline.store import Store
 from feedline.store.columns import Arrays
 
-__all__ = ["FedBatch", "Feed", "FeedPass"]
-
 
 class FedBatch(NamedTuple):
     """What one rank gets for one forward pass, as arrays.

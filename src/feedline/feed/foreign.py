@@ -18,8 +18,6 @@ from feedline.feed.adapters import adapters_in_use
 from feedline.feed.loader import Loader
 from feedline.feed.peers import FoundPeers, Peers, as_peers
 
-__all__ = ["ForeignBatch", "ForeignLoader", "as_loader"]
-
 _PROTOCOL = (
     *("epoch", "batch_size", "peers", "delivered", "num_batches_left", "set_epoch", "state_dict"),
     *("state_before", "load_state_dict", "close", "__iter__", "__len__"),

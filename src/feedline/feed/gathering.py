@@ -13,8 +13,6 @@ from feedline.store import Store
 from feedline.store.columns import Arrays
 from feedline.store.gather import scatter
 
-__all__ = ["chunking_of", "gather_samples"]
-
 # Rows of one chunk that follow each other are read in place; shorter runs are sorted by chunk,
 # read together and then spread, in portions that stay in a core's own cache.
 _MEAN_RUN = 16

@@ -11,8 +11,6 @@ from feedline.feed.peers import Peers
 from feedline.feed.worker import torch_worker
 from feedline.plan.fingerprint import fingerprint_of, flatten_fields
 
-__all__ = ["Guard"]
-
 
 @dataclass(frozen=True)
 class Guard:

@@ -13,8 +13,6 @@ from feedline.feed.peers import Peers
 from feedline.feed.position import SINGLE, Batching, Pass, Position
 from feedline.lazy import lazy
 
-__all__ = ["Delivered", "Loader", "PlannedBatch", "PlannedLoader"]
-
 Ids = NDArray[np.int64]
 Marks = NDArray[np.bool_]
 Item = TypeVar("Item", covariant=True)

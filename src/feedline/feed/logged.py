@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from feedline.feed.loader import Loader
 
-__all__ = ["Recorder", "logged"]
-
 
 class Recorder(Protocol):
     """What takes note of batches and events, as `feedline.runs.ConsumptionLog` does."""

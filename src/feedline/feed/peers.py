@@ -13,8 +13,6 @@ from typing import Any, Protocol
 from feedline.errors import DesyncError, InvalidValueError, check_integer
 from feedline.feed.adapters import adapters_in_use
 
-__all__ = ["Alone", "FoundPeers", "Peers", "as_peers", "register_finder"]
-
 #: What launchers tell each process about the number of processes.
 _LAUNCHED = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "JAX_NUM_PROCESSES")
 

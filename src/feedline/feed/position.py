@@ -27,8 +27,6 @@ from feedline.feed.guard import Guard
 from feedline.feed.peers import Peers
 from feedline.plan import Block, Cursor, PastSegment, Plan, Segment
 
-__all__ = ["Batching", "Pass", "Position"]
-
 Entry = TypeVar("Entry")
 Weights = tuple[Sequence[float], float]
 

@@ -7,8 +7,6 @@ import numpy as np
 from feedline.plan import Block, Chunking
 from feedline.store import Store
 
-__all__ = ["Prefetch"]
-
 # Blocks that touch more chunks than this take their samples from anywhere: reading ahead is no use.
 _MAX_CHUNKS = 64
 

@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Generic, TypeVar
 
-__all__ = ["ReadAhead"]
-
 Job = TypeVar("Job")
 Result = TypeVar("Result")
 

@@ -11,12 +11,11 @@ from feedline.feed.blocks import BlocksAhead
 from feedline.feed.gathering import gather_samples
 from feedline.feed.prefetch import Prefetch
 from feedline.feed.readahead import ReadAhead
-from feedline.feed.slabs import SlabPool, arrays_in, bytes_for
+from feedline.feed.slabs import arrays_in, bytes_for
 from feedline.plan import Block, Chunking, Segment
 from feedline.store import Store
 from feedline.store.columns import Arrays
-
-__all__ = ["DEFAULT_BUDGET", "DEFAULT_THREADS", "Reading", "Slab", "Slabs", "read_slabs"]
+from feedline.store.pool import SlabPool
 
 DEFAULT_BUDGET = 48 * 2**20
 # One is enough to keep a disk busy, and the consumer works along when it would have to wait.

@@ -11,9 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.store.columns import Arrays, Column
-from feedline.store.pool import SlabPool
-
-__all__ = ["SlabPool", "arrays_in", "bytes_for", "layout_of"]
 
 _ALIGNMENT = 64
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import sys
 
-__all__ = ["torch_worker"]
-
 
 def torch_worker() -> tuple[int, int]:
     """Return the number of this worker of torch's DataLoader and how many there are.

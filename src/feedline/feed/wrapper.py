@@ -8,8 +8,6 @@ from typing import Any
 from feedline.feed.loader import Delivered, Loader
 from feedline.feed.peers import Peers
 
-__all__ = ["LoaderWrapper"]
-
 
 class LoaderWrapper:
     """A loader that is another one, except for what a subclass does differently."""

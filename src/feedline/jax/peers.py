@@ -9,8 +9,6 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-__all__ = ["JaxPeers", "find"]
-
 _LOW = 2**21 - 1
 
 

@@ -15,8 +15,6 @@ from feedline.packing.batch import Batch, SourceFault, as_column
 from feedline.packing.files import describe_files
 from feedline.packing.settings import Selection, select
 
-__all__ = ["ArraySource", "NpyFiles", "Records"]
-
 _BATCH_BYTES = 2**22
 _NUM_DIGEST_ROWS = 64
 

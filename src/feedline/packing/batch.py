@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 from feedline.errors import PackError
 from feedline.store.columns import Column, columns_of
 
-__all__ = ["Batch", "Source", "SourceFault", "as_column", "check_batches"]
-
 _PLAIN_TYPES = {"bool", "float16", "float32", "float64"} | {
     f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)
 }

@@ -22,8 +22,6 @@ from feedline.store.manifest import ChunkFile
 from feedline.store.paths import files_of
 from feedline.store.writing import remove, reported, sync, sync_chunk
 
-__all__ = ["ChunkWriter", "Cutter"]
-
 _Arrays = Mapping[str, Any]
 
 # Many small chunks share the cost of waiting for the disk.

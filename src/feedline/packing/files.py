@@ -11,8 +11,6 @@ from typing import Any
 from feedline.errors import InvalidValueError, PackError
 from feedline.packing.batch import SourceFault
 
-__all__ = ["check_unchanged", "describe_files", "kind_of", "list_files", "open_file"]
-
 _KINDS = {
     ".parquet": "parquet",
     ".csv": "csv",

@@ -14,8 +14,6 @@ from feedline.packing.pt_file import ID_NAMES, add_ids, check_pt_columns, write_
 from feedline.store.columns import Column
 from feedline.store.extras import import_arrow
 
-__all__ = ["FORMATS", "check_format", "chunk_name", "stored_columns", "write_chunk"]
-
 FORMATS = ("safetensors", "npy", "pt", "parquet")
 """The formats of chunks."""
 

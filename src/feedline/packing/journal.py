@@ -10,8 +10,6 @@ from typing import Any
 
 from feedline.store.writing import reported
 
-__all__ = ["Journal", "read_journal"]
-
 Entry = dict[str, Any]
 
 

@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 
 from feedline.errors import InvalidValueError
 
-__all__ = ["Seed", "check_seed", "draw", "row_keys"]
-
 Seed = int | str
 
 # A generator is made for each block of rows; rows are drawn in whole blocks.

@@ -19,8 +19,6 @@ from feedline.store.columns import Column
 from feedline.store.manifest import read_manifest
 from feedline.store.progress import open_progress
 
-__all__ = ["PackResult", "pack"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class PackResult:

@@ -21,8 +21,6 @@ from feedline.store.manifest import ChunkFile, write_manifest
 from feedline.store.progress import Progress
 from feedline.store.writing import reported, sync
 
-__all__ = ["Pipeline"]
-
 Labels = NDArray[np.uint8]
 
 

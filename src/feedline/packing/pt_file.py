@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 from feedline.errors import InvalidValueError
 from feedline.store.columns import Column
 
-__all__ = ["ID_NAMES", "check_pt_columns", "write_pt"]
-
 ID_NAMES = ("sequence_ids", "subsequence_ids", "start_positions")
 _DICT_NAMES = ("sequences", "targets")
 _ALIGNMENT = 64

@@ -12,17 +12,6 @@ from numpy.typing import NDArray
 from feedline.errors import PackError
 from feedline.store.runs import copy_runs
 
-__all__ = [
-    "Ragged",
-    "Rows",
-    "concatenate_rows",
-    "num_bytes_of",
-    "part_of_rows",
-    "read_rows",
-    "take_rows",
-    "write_rows",
-]
-
 
 @dataclass(frozen=True, eq=False)
 class Ragged:

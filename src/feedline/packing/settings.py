@@ -14,8 +14,6 @@ from feedline.packing.keys import Seed, check_seed
 from feedline.packing.splits import parse_split
 from feedline.store.columns import Column
 
-__all__ = ["Selection", "Settings", "check_memory", "old_names", "parse_columns", "select"]
-
 DEFAULT_CHUNK_BYTES = 2**26
 DEFAULT_MEMORY = 2**29
 _MIN_MEMORY = 2**20

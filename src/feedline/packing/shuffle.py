@@ -30,8 +30,6 @@ from feedline.packing.rows import (
 )
 from feedline.store.writing import remove, reported, sync
 
-__all__ = ["Shuffle", "Spill"]
-
 # Columns beside those of the rows; no column of a source can have such a name.
 _KEY = "\0key"
 _SPLIT = "\0split"

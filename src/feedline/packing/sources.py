@@ -16,8 +16,6 @@ from feedline.packing.files import kind_of, list_files
 from feedline.packing.settings import Selection
 from feedline.packing.table_files import CsvFiles, JsonlFiles, ParquetFiles
 
-__all__ = ["open_source", "paths_of"]
-
 
 def open_source(source: Any, selection: Selection | None, num_threads: int) -> Source:
     """Return a reader of a source: files, arrays or records."""

@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 from feedline.errors import InvalidValueError, as_float
 from feedline.packing.keys import Seed, draw
 
-__all__ = ["Splits", "parse_split"]
-
 _BLOCK_ROWS = 1000
 _BLOCK_BYTES = 2**24
 _TOLERANCE = Fraction(1, 10**6)

@@ -20,8 +20,6 @@ from feedline.packing.files import describe_files, open_file
 from feedline.packing.settings import Selection, old_names, select
 from feedline.store.extras import import_arrow
 
-__all__ = ["CsvFiles", "JsonlFiles", "ParquetFiles"]
-
 # Decoding takes several times the memory of its result.
 _BLOCK_BYTES = 2**20
 _MAX_BATCH_ROWS = 2**16

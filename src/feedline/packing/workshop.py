@@ -23,8 +23,6 @@ from feedline.packing.journal import Entry, Journal, read_journal
 from feedline.store.manifest import MANIFEST_NAME
 from feedline.store.writing import remove, reported, sync
 
-__all__ = ["Product", "Workshop", "check_apart"]
-
 # Of the journal and the spills: a run of another version is not gone on from.
 _VERSION = 2
 _ENTRIES = {"lock", "journal.jsonl", "data", "spills", "old"}

@@ -12,7 +12,8 @@ from feedline.plan.chunking import Chunking, EqualChunks, UnequalChunks
 from feedline.plan.cursor import Cursor, PastSegment
 from feedline.plan.drawn import DrawnOrder
 from feedline.plan.file_shares import FILE_STRATEGIES, FileSharesPlan
-from feedline.plan.mixture import Mixture, Phase
+from feedline.plan.mixture import Mixture
+from feedline.plan.mixture_epoch import Phase
 from feedline.plan.orders import Concatenated, EpochOrder, Order, Sequential, Shuffled, Subset
 from feedline.plan.permutation import Permutation
 from feedline.plan.replay import Consumed, Replay

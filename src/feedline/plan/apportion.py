@@ -10,8 +10,6 @@ from typing import Any
 
 from feedline.errors import InvalidValueError, as_float, check_positive
 
-__all__ = ["apportion", "check_temperature", "check_weights", "longest_without_repeat", "shares_of"]
-
 # Decimal's ln and exp are correctly rounded, so a temperature gives the same counts everywhere,
 # which the C library's pow does not promise.
 _DECIMAL = Context(prec=40, traps=[InvalidOperation])

@@ -11,8 +11,6 @@ from typing import Any, Protocol, runtime_checkable
 from feedline.errors import InvalidValueError, check_integer, check_positive, check_sequence
 from feedline.plan.frozen import described, store
 
-__all__ = ["BatchRule", "CostBatch", "FixedBatch", "TokenBatch", "check_rule"]
-
 
 @runtime_checkable
 class BatchRule(Protocol):

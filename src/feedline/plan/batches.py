@@ -11,8 +11,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Batch", "Block", "Place", "every_nth"]
-
 
 class Batch(NamedTuple):
     """What one rank gets for one forward pass.

@@ -14,8 +14,6 @@ from feedline.plan.interleave import Layout
 from feedline.plan.orders import EpochOrder
 from feedline.plan.strided import PrefixRest, StridedDeal
 
-__all__ = ["BucketOrders", "BucketRest"]
-
 
 class BucketOrders(Protocol):
     """One epoch of buckets, whatever its orders come from."""

@@ -12,8 +12,6 @@ from numpy.typing import ArrayLike, NDArray
 from feedline.errors import InvalidValueError, check_integer, check_sequence
 from feedline.plan.permutation import MAX_SIZE
 
-__all__ = ["members_by_length", "quantile_edges"]
-
 
 def members_by_length(
     lengths: ArrayLike, edges: Sequence[int] | None, num_buckets: int | None

@@ -30,8 +30,6 @@ from feedline.plan.seeds import Seed, check_seed, derive_key
 from feedline.plan.segment import Plan, Remaining
 from feedline.plan.tails import check_tail
 
-__all__ = ["Bucket", "BucketPlan"]
-
 _BATCHES_PER_BLOCK = 1024
 
 

@@ -18,8 +18,6 @@ from feedline.plan.permutation import MAX_SIZE, KeepLast, Permutation
 _SLOTS_PER_GROUP = 16
 _GROUPS_AT_ONCE = 2**11
 
-__all__ = ["Chunking", "EqualChunks", "Slots", "UnequalChunks"]
-
 
 class Slots(Protocol):
     """Chunks laid one after another in some order; slot s holds the s-th of them."""

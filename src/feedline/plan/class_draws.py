@@ -19,8 +19,6 @@ from feedline.plan.frozen import described
 from feedline.plan.orders import Indices, Order
 from feedline.plan.seeds import Seed, derive_key
 
-__all__ = ["ClassDraws"]
-
 # Weights become whole numbers of this size, so that drawing is the same on every platform.
 _WEIGHT_TOTAL = 2**52
 

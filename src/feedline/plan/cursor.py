@@ -20,8 +20,6 @@ from feedline.errors import CursorFormatError, InvalidValueError, PlanMismatchEr
 from feedline.plan.fingerprint import fingerprint_of, list_differences
 from feedline.plan.frozen import store, store_integers
 
-__all__ = ["CURSOR_FORMAT", "Cursor", "PastSegment", "check_past"]
-
 CURSOR_FORMAT = "feedline.cursor/1"
 _KEYS = ("format", "fingerprint", "fields", "epoch", "history", "changes")
 _MAX_BYTES = 2**26

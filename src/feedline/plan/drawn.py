@@ -17,8 +17,6 @@ from feedline.plan.orders import Indices, Order
 from feedline.plan.permutation import MAX_SIZE, Permutation, permute_numbered
 from feedline.plan.seeds import Seed, check_seed, derive_key
 
-__all__ = ["DrawnOrder", "EqualWindows", "uniform_below"]
-
 _HASH_SIZE = 2**62
 _DRAWS_AT_ONCE = 2**16
 

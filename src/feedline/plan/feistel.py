@@ -18,8 +18,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["FeistelNetwork"]
-
 NUM_ROUNDS = 6
 
 Lanes = NDArray[Any]

@@ -24,8 +24,6 @@ from feedline.plan.seeds import Seed, check_seed, derive_key
 from feedline.plan.segment import Plan
 from feedline.plan.windows import WindowOrder
 
-__all__ = ["FILE_STRATEGIES", "FileSharesPlan"]
-
 FILE_STRATEGIES = ("exact", "oversampling", "undersampling")
 """How ranks with unequal numbers of samples are made equal."""
 _MAX_ORDERS = 64

@@ -10,8 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["digest_array", "fingerprint_of", "flatten_fields", "list_differences"]
-
 _BYTES_AT_ONCE = 2**20
 
 

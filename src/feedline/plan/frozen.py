@@ -10,8 +10,6 @@ from typing import Any
 from feedline.errors import check_integer
 from feedline.plan.seeds import describe_seed
 
-__all__ = ["described", "store", "store_integers"]
-
 
 def store(instance: object, **values: Any) -> None:
     """Set fields of a frozen dataclass from within its own `__post_init__`."""

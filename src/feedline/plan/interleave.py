@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 from feedline.plan.permutation import Permutation
 from feedline.plan.seeds import derive_key
 
-__all__ = ["Consecutive", "Interleave", "Layout"]
-
 Integers = NDArray[np.int64]
 
 _NONE = np.empty(0, dtype=np.int64)

@@ -29,8 +29,6 @@ from feedline.plan.orders import EpochOrder, Indices, Order
 from feedline.plan.permutation import MAX_SIZE
 from feedline.plan.seeds import Seed, check_seed
 
-__all__ = ["Mixture", "Phase"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Mixture(Order):

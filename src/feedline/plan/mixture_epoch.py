@@ -25,8 +25,6 @@ from feedline.plan.seeds import derive_key
 if TYPE_CHECKING:
     from feedline.plan.mixture import Mixture
 
-__all__ = ["MixtureEpoch", "Phase"]
-
 # Up to this many positions draws are strictly in order, at a cost per position of the whole run.
 # Above, they are shuffled inside larger blocks, so that a rank pays for its own positions only.
 _STRICT_LIMIT = 2**22

@@ -22,8 +22,6 @@ from feedline.plan.frozen import described, store, store_integers
 from feedline.plan.permutation import MAX_SIZE, Permutation
 from feedline.plan.seeds import Seed, check_seed, derive_key
 
-__all__ = ["Concatenated", "EpochOrder", "Order", "Sequential", "Shuffled", "Subset"]
-
 Indices = NDArray[np.int64]
 
 

@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 from feedline.errors import check_integer
 from feedline.plan.feistel import FeistelNetwork
 
-__all__ = ["MAX_SIZE", "KeepLast", "Permutation", "permute_numbered", "shuffled_tables"]
-
 MAX_SIZE = 2**63 - 1
 TABLE_LIMIT = 4096
 

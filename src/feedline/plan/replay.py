@@ -14,8 +14,6 @@ from feedline.plan.cursor import Cursor, PastSegment, check_past
 from feedline.plan.frozen import store
 from feedline.plan.segment import Plan, Segment
 
-__all__ = ["Consumed", "Replay"]
-
 
 class Consumed(NamedTuple):
     """One time a sample is consumed: `batch` is numbered from the start of the epoch."""

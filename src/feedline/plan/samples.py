@@ -13,8 +13,6 @@ from feedline.plan.segment import Plan, Remaining
 from feedline.plan.strided import PrefixRest
 from feedline.plan.tails import check_tail
 
-__all__ = ["SamplePlan"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class SamplePlan(Plan):

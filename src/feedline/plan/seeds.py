@@ -12,8 +12,6 @@ from typing import Any, SupportsIndex
 
 from feedline.errors import InvalidValueError, check_integer
 
-__all__ = ["Seed", "check_seed", "derive_key", "describe_seed"]
-
 Seed = int | str
 
 

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from feedline.plan.mixture import Mixture
     from feedline.plan.orders import EpochOrder
 
-__all__ = ["Deal", "Plan", "Remaining", "Segment"]
-
 Indices = NDArray[np.int64]
 ORDER_VERSION = 1
 _ENTRIES_AHEAD = 2**15

@@ -14,8 +14,6 @@ from feedline.plan.orders import EpochOrder, Indices
 from feedline.plan.segment import Remaining
 from feedline.plan.tails import Share
 
-__all__ = ["PrefixRest", "ShareDeal", "StridedDeal"]
-
 
 class _OrderRest(Remaining, Protocol):
     """What is left of an order."""

@@ -19,8 +19,6 @@ from feedline.errors import TailError, check_choice
 from feedline.plan.batches import Place
 from feedline.plan.frozen import store_integers
 
-__all__ = ["TAILS", "Share", "Tail", "check_tail"]
-
 Tail = Literal["drop", "pad", "even", "exact", "pad_ranks", "pad_ranks_drop"]
 
 TAILS: tuple[str, ...] = get_args(Tail)

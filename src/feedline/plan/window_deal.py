@@ -20,8 +20,6 @@ import numpy as np
 from feedline.plan.orders import EpochOrder, Indices
 from feedline.plan.strided import ShareDeal
 
-__all__ = ["WindowDeal", "WindowRest", "WindowedOrder"]
-
 _NONE = np.empty(0, dtype=np.int64)
 
 

@@ -23,8 +23,6 @@ from feedline.plan.segment import Plan, Remaining, Segment
 from feedline.plan.tails import check_tail
 from feedline.plan.window_deal import WindowedOrder, WindowRest
 
-__all__ = ["RoundsPlan", "WindowEpoch", "WindowOrder", "WindowPlan"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class WindowOrder(Order):

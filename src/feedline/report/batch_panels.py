@@ -10,8 +10,6 @@ from feedline.report.trace import Trace
 from feedline.runs.plan_report import BucketLine
 from feedline.runs.words import num_ranks, shortened
 
-__all__ = ["batch_panel", "tail_panel"]
-
 _MOST_BUCKETS = 16
 
 _TAILS = {

@@ -13,26 +13,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = [
-    "Bars",
-    "Chart",
-    "Fact",
-    "Layer",
-    "Lines",
-    "Map",
-    "Mark",
-    "Measures",
-    "Panel",
-    "Report",
-    "Scatter",
-    "Series",
-    "Span",
-    "Table",
-    "Timeline",
-    "Verdict",
-    "as_json_values",
-]
-
 _DIGITS = 6
 
 

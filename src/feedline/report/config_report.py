@@ -18,8 +18,6 @@ from feedline.runs.run_config import RunConfig
 from feedline.runs.shuffle_quality import streams_of
 from feedline.runs.words import in_turn, num_ranks, several
 
-__all__ = ["report_config"]
-
 
 def report_config(
     config: RunConfig,

@@ -11,8 +11,6 @@ from feedline.report.trace import Covered, Trace, spread
 from feedline.runs.naive_sharding import NaiveSharding
 from feedline.runs.words import num_ranks
 
-__all__ = ["coverage_panel"]
-
 _MOST_BINS, _NUM_PARTS, _MOST_CHANGES = 60, 32, 60
 
 

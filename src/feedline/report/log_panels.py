@@ -7,8 +7,6 @@ from feedline.report.log_trace import Waits
 from feedline.runs.audit_result import AuditResult
 from feedline.runs.words import seconds_of
 
-__all__ = ["audit_panel", "wait_panel"]
-
 _MOST_ROWS = 200
 
 

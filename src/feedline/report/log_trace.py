@@ -24,8 +24,6 @@ from feedline.runs.log_entries import LoggedBatch
 from feedline.runs.run_config_data import SourceInfo
 from feedline.runs.words import shortened
 
-__all__ = ["Received", "Waits", "trace_of_runs"]
-
 _MOST_IDS = 400_000
 _MOST_POINTS, _MOST_EPOCHS, _MOST_WAITS = 2000, 500, 200
 _MOST_SAMPLES = 2**27

@@ -29,8 +29,6 @@ from feedline.runs.run_config import RunConfig
 from feedline.runs.run_config_data import SourceInfo
 from feedline.runs.words import in_turn, seconds_of, several, shortened
 
-__all__ = ["report_logs"]
-
 _MOST_WEIGHT = 1e100
 
 

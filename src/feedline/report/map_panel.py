@@ -12,8 +12,6 @@ from feedline.report.charts import Layer, Map, Mark, Panel
 from feedline.report.trace import Cell, Trace
 from feedline.runs.words import num_ranks, several, shortened
 
-__all__ = ["map_panel"]
-
 _MOST_SHARES = 4
 
 

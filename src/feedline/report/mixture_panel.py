@@ -13,8 +13,6 @@ from feedline.report.charts import Bars, Lines, Panel, Series
 from feedline.report.trace import Trace
 from feedline.runs.mixture_counts import phases_of
 
-__all__ = ["Target", "mixture_panel", "target_of_mixture", "target_of_weights"]
-
 _MOST_BINS, _MOST_SOURCES = 60, 6
 
 #: What share each source should have at a position of an epoch.

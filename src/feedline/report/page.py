@@ -18,8 +18,6 @@ from string import Template
 from feedline.errors import InvalidValueError, StoreError
 from feedline.report.charts import Report
 
-__all__ = ["check_target", "render", "write_report"]
-
 _MARK = b'<meta name="generator" content="feedline'
 _SCRIPTS = ("dom.js", "frame.js", "lines.js", "map.js", "rows.js", "places.js", "report.js")
 

@@ -24,8 +24,6 @@ from feedline.runs.dry_run import segments_of
 from feedline.runs.run_config import RunConfig
 from feedline.runs.words import shortened
 
-__all__ = ["trace_of_config"]
-
 _MOST_IDS, _MOST_IN_CELL = 2**23, 4096
 _MANY_RANKS = 64
 

@@ -10,8 +10,6 @@ from feedline.report.charts import Chart, Lines, Measures, Panel, Scatter, Serie
 from feedline.report.trace import Trace
 from feedline.runs.shuffle_quality import Measure, Stream, measures_of, split_by_source
 
-__all__ = ["quality_panel", "streams_of_trace"]
-
 _IN_ORDER = 0.99
 _MOST_POINTS, _NUM_BINS, _MOST_STREAMS = 1200, 24, 4
 

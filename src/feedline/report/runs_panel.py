@@ -13,8 +13,6 @@ from feedline.runs.dry_run import DryRun
 from feedline.runs.log_entries import LoggedEvent
 from feedline.runs.words import num_ranks, shortened
 
-__all__ = ["parts_panel", "runs_panel"]
-
 _MOST_ROWS, _MOST_SPANS, _MOST_MARKS, _MOST_FIELDS = 200, 40, 1000, 20
 _SHOWN = ("start", "resume", "checkpoint", "stop")
 

@@ -15,17 +15,6 @@ from numpy.typing import NDArray
 
 from feedline.runs.run_config_data import SourceInfo
 
-__all__ = [
-    "Cell",
-    "Column",
-    "Covered",
-    "Stretch",
-    "Trace",
-    "share_columns",
-    "spread",
-    "spread_ranks",
-]
-
 Ids = NDArray[np.int64]
 
 MOST_COLUMNS = 180

@@ -28,9 +28,8 @@ from feedline.runs.audit_result import AuditResult, EpochAudit, RunAudit, Source
 from feedline.runs.audit_runs import Run, runs_of
 from feedline.runs.consumption_log import read_log_header
 from feedline.runs.log_frames import is_log
-from feedline.runs.run_config import RunConfig, SourceInfo
-
-__all__ = ["audit_config", "audit_logs", "find_logs"]
+from feedline.runs.run_config import RunConfig
+from feedline.runs.run_config_data import SourceInfo
 
 _MOST_LISTED = 20
 

@@ -13,15 +13,6 @@ from feedline.plan import PastSegment, Plan, Replay
 from feedline.runs.audit_runs import Run
 from feedline.runs.run_config_data import SourceInfo, sources_from
 
-__all__ = [
-    "Counts",
-    "EpochCounts",
-    "count_epoch",
-    "data_of",
-    "num_dropped",
-    "planned_counts",
-]
-
 Counts = NDArray[np.int32]
 _MOST_LISTED = 20
 _MOST_SAMPLES = 2**48

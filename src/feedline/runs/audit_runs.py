@@ -15,8 +15,6 @@ from feedline.errors import InvalidValueError, check_integer
 from feedline.runs.consumption_log import LogHeader, iter_log, read_log_header
 from feedline.runs.log_entries import LoggedBatch, LoggedEvent
 
-__all__ = ["RankPart", "Run", "runs_of"]
-
 Table = NDArray[np.int64]
 
 

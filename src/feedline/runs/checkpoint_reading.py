@@ -16,8 +16,6 @@ from feedline.plan.cursor import CURSOR_FORMAT
 from feedline.steps.run_state import RunState
 from feedline.store.tensor_pickle import read_tensor_pickle
 
-__all__ = ["Checkpoint", "read_checkpoint"]
-
 _MAX_BYTES = 2**26
 _MAX_DEPTH = 32
 

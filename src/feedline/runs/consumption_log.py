@@ -21,8 +21,6 @@ from feedline.runs.log_frames import (
     read_header,
 )
 
-__all__ = ["ConsumptionLog", "LogFile", "LogHeader", "iter_log", "read_log", "read_log_header"]
-
 
 class LogHeader(NamedTuple):
     """Whose log it is; `info` is what `feedline.runs.audit` should know about the data."""

@@ -18,8 +18,6 @@ from feedline.runs.naive_sharding import NaiveSharding
 from feedline.runs.plan_report import ChunkReads, can_enumerate, count_reads, naive_of
 from feedline.runs.run_config import RunConfig
 
-__all__ = ["Coverage", "DryRun", "Part", "dry_run", "segments_of"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Part:

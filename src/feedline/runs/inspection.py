@@ -18,8 +18,6 @@ from feedline.runs.run_config import RunConfig
 from feedline.store import FolderStore, open_anndata
 from feedline.store.manifest import MANIFEST_NAME
 
-__all__ = ["Fit", "Inspection", "compare", "inspect_path"]
-
 _ZARR_MARKS = ("zarr.json", ".zgroup", ".zarray")
 
 

@@ -15,8 +15,6 @@ from numpy.typing import ArrayLike, NDArray
 from feedline.errors import InvalidValueError
 from feedline.runs.log_frames import damaged
 
-__all__ = ["LogEntry", "LoggedBatch", "LoggedEvent", "decode", "encode_batch", "encode_event"]
-
 Ids = NDArray[np.int64]
 Marks = NDArray[np.bool_]
 

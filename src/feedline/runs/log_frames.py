@@ -18,8 +18,6 @@ from zlib import crc32
 
 from feedline.errors import DamagedDataError, InvalidValueError, MissingDataError, StoreError
 
-__all__ = ["MAX_CONTENT", "framed", "header_line", "is_log", "read_frames", "read_header"]
-
 FORMAT = "feedline-log-1"
 MAX_CONTENT = 2**28
 _MAX_HEADER = 2**20

@@ -7,8 +7,6 @@ from typing import Any
 
 from feedline.feed import Loader, LoaderWrapper, Recorder, logged
 
-__all__ = ["LoggedLoader"]
-
 
 class LoggedLoader(LoaderWrapper):
     """Any of Feedline's loaders, with a log of what it hands out.

@@ -5,8 +5,6 @@ from __future__ import annotations
 from feedline.plan import Mixture, Phase
 from feedline.plan.apportion import apportion, longest_without_repeat, shares_of
 
-__all__ = ["draws_of_sources", "phases_of"]
-
 
 def draws_of_sources(mixture: Mixture, epoch: int) -> list[int]:
     """Return the number of draws from each source in one epoch.

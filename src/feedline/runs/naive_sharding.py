@@ -19,8 +19,6 @@ from feedline.plan import PastSegment
 from feedline.plan.cursor import check_past
 from feedline.plan.frozen import store
 
-__all__ = ["NaiveSharding"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class NaiveSharding:

@@ -14,19 +14,6 @@ from feedline.runs.mixture_counts import draws_of_sources
 from feedline.runs.naive_sharding import NaiveSharding
 from feedline.runs.run_config import RunConfig
 
-__all__ = [
-    "BucketLine",
-    "ChunkReads",
-    "Cost",
-    "PlanReport",
-    "SourceLine",
-    "can_enumerate",
-    "count_reads",
-    "estimate_reads",
-    "naive_of",
-    "report_plan",
-]
-
 _MOST_SAMPLES = 10**6
 _MOST_RANKS = 4096
 _MOST_ROUNDS = 256

@@ -18,8 +18,6 @@ from feedline.plan.seeds import check_seed
 from feedline.runs.run_config_data import PlannedData, Settings, SourceInfo, read_data
 from feedline.runs.run_config_keys import Keys
 
-__all__ = ["RunConfig", "SourceInfo"]
-
 _COUNTS = ("ranks", "epochs", "grad_acc_steps")
 _KEYS = ("seed", *_COUNTS, "batch_size", "tail", "shuffle", "data")
 _TAILS = ("drop", "pad", "even", "exact")

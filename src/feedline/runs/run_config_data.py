@@ -34,8 +34,6 @@ from feedline.plan.seeds import Seed
 from feedline.runs.run_config_keys import Keys, named
 from feedline.store import FolderStore
 
-__all__ = ["DATA_KINDS", "PlannedData", "Settings", "SourceInfo", "read_data", "sources_from"]
-
 # Each kind of data, and the keys that go with it.
 DATA_KINDS: dict[str, tuple[str, ...]] = {
     "samples": (),

@@ -17,8 +17,6 @@ from feedline.errors import (
     check_positive,
 )
 
-__all__ = ["Keys", "named"]
-
 
 @dataclass(frozen=True)
 class Keys:

@@ -12,8 +12,6 @@ from feedline.errors import InvalidValueError
 from feedline.feed import PlannedLoader
 from feedline.runs.consumption_log import ConsumptionLog
 
-__all__ = ["RunLog"]
-
 _TIMEOUT = 60.0
 
 

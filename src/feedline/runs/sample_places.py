@@ -11,15 +11,6 @@ from feedline.errors import InvalidValueError, check_integer
 from feedline.plan import Cursor, PastSegment, Replay
 from feedline.runs.run_config import RunConfig
 
-__all__ = [
-    "PlacedSample",
-    "StepOfRank",
-    "TimeOfSample",
-    "place_of",
-    "samples_of_step",
-    "times_of_sample",
-]
-
 _MOST_EPOCHS = 100
 
 

@@ -20,16 +20,6 @@ from feedline.plan import Plan
 from feedline.runs.run_config import RunConfig
 from feedline.runs.run_config_data import SourceInfo
 
-__all__ = [
-    "Measure",
-    "Quality",
-    "Stream",
-    "measure_quality",
-    "measures_of",
-    "split_by_source",
-    "streams_of",
-]
-
 _SIGMAS = 4.0
 _PARTS = 64
 _MOST_POSITIONS = 200_000

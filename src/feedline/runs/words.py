@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["in_turn", "num_ranks", "seconds_of", "several", "shortened"]
-
 _MOST_SIGNS = 100
 _MOST_SIZES = 8
 

@@ -15,8 +15,6 @@ from feedline.errors import DesyncError
 from feedline.steps.deadline import Deadline
 from feedline.steps.signal_handler import DistributedSignalHandler
 
-__all__ = ["Agreement", "Verdict"]
-
 logger = logging.getLogger(__name__)
 
 _STEP_BITS, _SIGNAL_BITS, _RANK_BITS = 22, 7, 16

@@ -7,8 +7,6 @@ from operator import attrgetter
 
 from feedline.errors import check_integer
 
-__all__ = ["Cadence", "interval"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Cadence:

@@ -7,8 +7,6 @@ from typing import Any
 
 from feedline.steps.step_scheduler import StepScheduler
 
-__all__ = ["StepSchedulerConfig"]
-
 
 @dataclass
 class StepSchedulerConfig:

@@ -11,8 +11,6 @@ from typing import Any
 
 from feedline.errors import InvalidValueError, check_positive
 
-__all__ = ["Deadline"]
-
 
 class Deadline:
     """A time by which the run has stopped, with room for one more step and for a checkpoint.

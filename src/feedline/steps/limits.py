@@ -7,8 +7,6 @@ from typing import Any, NamedTuple
 from feedline.errors import InvalidValueError, check_integer
 from feedline.feed import ForeignLoader, Loader, Peers
 
-__all__ = ["StepSizes", "epoch_length", "run_limits", "step_sizes"]
-
 
 class StepSizes(NamedTuple):
     """The samples of a step over all ranks, those of a batch on one rank, and the ranks."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-__all__ = ["LossAverage", "WaitMeter"]
-
 
 class LossAverage:
     """The mean loss of the latest steps.

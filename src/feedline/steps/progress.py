@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from feedline.steps.step_scheduler import StepScheduler
 
-__all__ = ["RunProgress", "open_progress"]
-
 
 class RunProgress:
     """Steps, epoch, loss, samples per second and waiting for data, on the terminal."""

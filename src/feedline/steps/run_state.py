@@ -8,8 +8,6 @@ from typing import Any
 
 from feedline.errors import CursorFormatError, check_integer
 
-__all__ = ["RunState", "StepCount"]
-
 
 class StepCount:
     """The number of a run's step; called, it returns it, as the log of a loader wants it.

@@ -13,8 +13,6 @@ from feedline.errors import InvalidValueError
 from feedline.feed import Alone, Peers
 from feedline.steps.signal_records import SignalRecord, start_recording, stop_recording
 
-__all__ = ["DistributedSignalHandler", "signals_of"]
-
 
 class DistributedSignalHandler:
     """Records signals while it is entered, and asks all peers whether any of them got one.

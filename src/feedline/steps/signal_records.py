@@ -14,8 +14,6 @@ import time
 from types import FrameType
 from typing import Any
 
-__all__ = ["GRACE_SECONDS", "SignalRecord", "start_recording", "stop_recording"]
-
 #: A launcher may deliver one stop twice, to a process and to its group.
 GRACE_SECONDS = 5.0
 

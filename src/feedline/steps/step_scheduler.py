@@ -21,8 +21,6 @@ from feedline.steps.run_state import RunState, StepCount
 from feedline.steps.signal_handler import DistributedSignalHandler
 from feedline.steps.walk import DataWalk
 
-__all__ = ["StepScheduler"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -11,8 +11,6 @@ from feedline.feed import Delivered, ForeignLoader, Loader
 from feedline.steps.limits import StepSizes
 from feedline.steps.run_state import RunState
 
-__all__ = ["DataWalk"]
-
 _END = object()
 
 

@@ -18,8 +18,6 @@ from feedline.store.dense_store import DensePart, DenseStore
 from feedline.store.zarr_reading import damage_in, open_zarr, plain_codecs, read_whole
 from feedline.store.zarr_runs import ZarrArray
 
-__all__ = ["open_anndata"]
-
 
 def open_anndata(
     paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],

@@ -16,8 +16,6 @@ from feedline.store.chunk import OpenChunk
 from feedline.store.extras import import_arrow
 from feedline.store.mapped import map_file
 
-__all__ = ["group_sizes", "open_group"]
-
 _OTHERS = "select other columns with columns=[...]"
 # Parquet may tell of many equal values in few bytes, so only absurd claims can be told from true
 # ones: more than this, and more than so many times the file.

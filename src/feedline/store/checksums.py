@@ -12,8 +12,6 @@ from feedline.errors import DamagedDataError, MissingDataError
 from feedline.store.manifest import ChunkFile
 from feedline.store.paths import files_of
 
-__all__ = ["check_file", "checksum_files", "digest_parts"]
-
 _BYTES_AT_ONCE = 2**20
 _WHOLE_BYTES = 2**18
 _PART_BYTES = 2**12

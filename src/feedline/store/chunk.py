@@ -22,8 +22,6 @@ try:
 except ModuleNotFoundError:  # not on Windows
     resource = None  # type: ignore[assignment]
 
-__all__ = ["OpenChunk", "OpenChunks", "max_open_files"]
-
 
 @dataclass(frozen=True, eq=False)
 class OpenChunk:

@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 
 from feedline.errors import DamagedDataError, InvalidValueError
 
-__all__ = ["Column", "columns_of", "dtype_named", "list_column_differences"]
-
 Arrays = dict[str, NDArray[Any]]
 
 # numpy has no bfloat16; its bits are carried as uint16.

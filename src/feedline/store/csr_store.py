@@ -15,8 +15,6 @@ from feedline.store.pool import GrowingPool
 from feedline.store.runs import copy_runs, runs_of
 from feedline.store.zarr_runs import ZarrArray, read_runs
 
-__all__ = ["CsrPart", "CsrStore", "csr_of_views", "may_lack_columns"]
-
 Indices = NDArray[np.int64]
 
 

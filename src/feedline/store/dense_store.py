@@ -16,8 +16,6 @@ from feedline.store.pool import GrowingPool
 from feedline.store.runs import runs_of
 from feedline.store.zarr_runs import ZarrArray, read_runs
 
-__all__ = ["DensePart", "DenseStore"]
-
 
 @dataclass(frozen=True, eq=False)
 class DensePart:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-__all__ = ["import_arrow", "import_extra"]
-
 
 def import_extra(module: str, *, extra: str, what: str) -> Any:
     """Return a module of a library, or say how to get it; `what` names those who need it."""

@@ -25,8 +25,6 @@ from feedline.store.manifest import Manifest, read_manifest
 from feedline.store.paths import file_in, files_of
 from feedline.store.protocol import check_rows, make_out
 
-__all__ = ["FolderStore"]
-
 _NUM_DIGEST_THREADS = 8
 _MAX_PARTS = 256
 # The kernel reads ahead no more than about this much for one hint.

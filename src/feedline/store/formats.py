@@ -12,8 +12,6 @@ from feedline.store.npy_chunk import open_npy
 from feedline.store.pt_chunk import open_pt
 from feedline.store.safetensors_chunk import open_safetensors
 
-__all__ = ["is_grouped", "open_chunk"]
-
 _GROUPED = (".parquet", ".arrow", ".feather")
 
 

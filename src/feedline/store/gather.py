@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["RowSource", "scatter"]
-
 # What is copied twice should still be in a core's own cache the second time.
 _BYTES_AT_ONCE = 2**18
 

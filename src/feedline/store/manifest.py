@@ -24,8 +24,6 @@ from feedline.store.columns import Column
 from feedline.store.paths import check_relative
 from feedline.store.writing import open_whole
 
-__all__ = ["FORMAT", "MANIFEST_NAME", "ChunkFile", "Manifest", "read_manifest", "write_manifest"]
-
 MANIFEST_NAME = "metadata.json"
 FORMAT = "feedline.folder"
 VERSION = 1

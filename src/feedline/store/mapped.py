@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 
 from feedline.errors import DamagedDataError, MissingDataError, StoreError, UnsafeDataError
 
-__all__ = ["map_file", "view"]
-
 _MAX_AXES = 32
 _MAX_NUMBER = 2**62
 

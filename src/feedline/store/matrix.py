@@ -11,15 +11,6 @@ from numpy.typing import NDArray
 
 from feedline.errors import InvalidValueError
 
-__all__ = [
-    "FetchedRows",
-    "MatrixStore",
-    "MemoryMatrix",
-    "check_alike",
-    "rows_by_part",
-    "rows_of_request",
-]
-
 Indices = NDArray[np.int64]
 Request = Sequence[slice] | NDArray[np.int64]
 

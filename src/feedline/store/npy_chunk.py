@@ -15,8 +15,6 @@ from feedline.store.chunk import OpenChunk
 from feedline.store.mapped import map_file, view
 from feedline.store.paths import file_in
 
-__all__ = ["open_npy"]
-
 _SUFFIX = ".npy"
 _MAGIC = b"\x93NUMPY"
 # The length of the field that holds the length of the header, by major version.

@@ -8,8 +8,6 @@ from pathlib import Path, PurePosixPath
 
 from feedline.errors import DamagedDataError, MissingDataError, StoreError, UnsafeDataError
 
-__all__ = ["check_relative", "file_in", "files_of"]
-
 
 def check_relative(owner: Path, relative: object) -> str:
     """Return a path that a file names, if it could lie in its folder; `owner` is that file."""

@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["GrowingPool", "SlabPool"]
-
 
 class SlabPool:
     """Memory of one size for slabs; at most `max_free` unused ones are kept."""

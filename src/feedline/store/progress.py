@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["Progress", "open_progress"]
-
 
 class Progress:
     """Shows nothing; the bar below shows what it is told."""

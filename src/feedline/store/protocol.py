@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from feedline.errors import InvalidValueError
 from feedline.store.columns import Arrays, Column
 
-__all__ = ["PartedStore", "Store", "check_rows", "make_out"]
-
 
 class Store(Protocol):
     """Samples in chunks. `read` may be called from several threads at once."""

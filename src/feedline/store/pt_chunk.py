@@ -21,8 +21,6 @@ from feedline.store.columns import dtype_named
 from feedline.store.mapped import map_file, view
 from feedline.store.tensor_pickle import TensorHeader, read_tensor_pickle
 
-__all__ = ["TUPLE_NAMES", "open_pt"]
-
 TUPLE_NAMES = ("sequences", "targets", "sequence_ids", "subsequence_ids", "start_positions")
 _MAX_PICKLE_BYTES = 2**26
 _LOCAL_HEADER = struct.Struct("<4s22xHH")

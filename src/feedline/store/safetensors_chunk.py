@@ -19,8 +19,6 @@ from feedline.store.chunk import OpenChunk
 from feedline.store.columns import dtype_named
 from feedline.store.mapped import map_file, view
 
-__all__ = ["open_safetensors", "write_safetensors"]
-
 _MAX_HEADER = 100_000_000
 _METADATA = "__metadata__"
 _ALIGNMENT = 64

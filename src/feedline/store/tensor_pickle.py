@@ -15,8 +15,6 @@ from typing import Any
 
 from feedline.errors import DamagedDataError, StoreError, UnsafeDataError
 
-__all__ = ["TensorHeader", "read_tensor_pickle"]
-
 _STORAGE_TYPES = {
     **{"BoolStorage": "bool", "CharStorage": "int8", "ShortStorage": "int16"},
     **{"IntStorage": "int32", "LongStorage": "int64", "ByteStorage": "uint8"},

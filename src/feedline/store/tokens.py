@@ -21,8 +21,6 @@ from feedline.store.mapped import map_file, view
 from feedline.store.npy_chunk import open_npy
 from feedline.store.protocol import check_rows, make_out
 
-__all__ = ["TokenStore"]
-
 _TYPE_NAMES = ("uint16", "uint32", "int32", "int64", "uint64", "int16", "uint8", "int8")
 
 

@@ -16,8 +16,6 @@ from feedline.store.manifest import MANIFEST_NAME, ChunkFile, Manifest
 from feedline.store.paths import file_in
 from feedline.store.progress import open_progress
 
-__all__ = ["Fault", "VerifyResult", "verify"]
-
 
 class Fault(NamedTuple):
     """A file that is not as it should be, and in what way."""

@@ -12,9 +12,6 @@ from typing import BinaryIO
 from feedline.errors import FeedlineError, PackError
 from feedline.store.paths import files_of
 
-__all__ = ["open_whole", "remove", "reported", "sync", "sync_chunk"]
-
-
 _GO_ON = "what is finished is kept, so make space or repair the disk, and pack again to go on"
 
 

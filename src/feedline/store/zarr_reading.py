@@ -21,8 +21,6 @@ from numpy.typing import NDArray
 from feedline.errors import DamagedDataError, FeedlineError, MissingDataError
 from feedline.store.extras import import_extra
 
-__all__ = ["damage_in", "open_zarr", "plain_codecs", "read_whole", "with_fast_codecs"]
-
 _PLAIN = "zarr.core.codec_pipeline.BatchedCodecPipeline"
 _FAST = "zarrs.ZarrsCodecPipeline"
 

@@ -17,8 +17,6 @@ from feedline.errors import DamagedDataError, MissingDataError
 from feedline.store.runs import Runs
 from feedline.store.zarr_reading import damage_in, with_fast_codecs
 
-__all__ = ["MAX_CHUNK_BYTES", "ZarrArray", "read_runs"]
-
 #: A chunk is decoded as a whole, so its size is what a header can make us allocate.
 MAX_CHUNK_BYTES = 2**30
 

@@ -11,8 +11,6 @@ from feedline.errors import InvalidValueError, check_integer
 from feedline.plan import BucketPlan, Replay
 from feedline.torch.sampler import BatchPlanSampler
 
-__all__ = ["BucketBatchSampler", "BucketSampler"]
-
 
 class BucketSampler(BatchPlanSampler):
     """A sampler that yields batches of one bucket each."""

@@ -17,16 +17,6 @@ from typing import Any, Literal
 from feedline.errors import InvalidValueError, check_choice, check_integer
 from feedline.lazy import lazy
 
-__all__ = [
-    "PRESETS",
-    "STANDARD_RATIOS",
-    "AspectName",
-    "BucketCalculator",
-    "Resolution",
-    "check_resolution",
-    "name_of_ratio",
-]
-
 Resolution = tuple[int, int]
 """Width and height in pixels."""
 

@@ -16,8 +16,6 @@ from feedline.feed import ChunkLoader as PlainLoader
 from feedline.store.matrix import MatrixStore
 from feedline.torch.chunk_workers import RequestsInWorkers
 
-__all__ = ["ChunkLoader", "ChunkTensors"]
-
 OUTPUTS = ("stored", "dense")
 
 

@@ -18,8 +18,6 @@ from feedline.store.csr_store import csr_of_views
 from feedline.store.matrix import MatrixStore, rows_of_request
 from feedline.torch.shield import Shielded, born_shielded
 
-__all__ = ["RequestsInWorkers"]
-
 Request = Mapping[str, Any]
 
 

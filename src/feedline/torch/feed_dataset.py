@@ -16,8 +16,6 @@ from feedline.torch.regions import Regions, can_share
 from feedline.torch.sampler import PlanSampler
 from feedline.torch.shared_pass import SharedPass
 
-__all__ = ["FeedDataset", "FeedSampler"]
-
 Item = TypeVar("Item", covariant=True)
 
 

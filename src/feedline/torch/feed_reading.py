@@ -20,8 +20,6 @@ from feedline.store.protocol import make_out
 from feedline.torch.regions import Regions, share_batches
 from feedline.torch.tensors import as_tensor
 
-__all__ = ["Arrange", "Tensors", "batches_in_slabs", "batches_in_worker"]
-
 Tensors = dict[str, torch.Tensor]
 Arrange = Callable[[Sequence[Tensors]], Any]
 _ROWS_AT_ONCE = 1024

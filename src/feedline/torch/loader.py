@@ -25,8 +25,6 @@ from feedline.torch.loader_arguments import (
 from feedline.torch.sampler import PlanSampler, SampleSampler
 from feedline.torch.shield import Shielded, born_shielded
 
-__all__ = ["DataLoader"]
-
 Item = TypeVar("Item")
 _TAILS = ("drop", "pad", "even", "exact")
 

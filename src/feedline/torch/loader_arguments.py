@@ -11,14 +11,6 @@ from feedline.errors import InvalidValueError
 from feedline.feed import Batching
 from feedline.torch.sampler import PlanSampler, SampleSampler
 
-__all__ = [
-    "check_dataset",
-    "check_exact",
-    "check_no_batching",
-    "collate_whole",
-    "plan_sampler_of",
-]
-
 
 def check_exact(options: Mapping[str, Any]) -> None:
     """Raise if an option of torch's loader would lose the place, or would be ignored."""

@@ -15,8 +15,6 @@ from torch.utils.data import Dataset, IterableDataset
 
 from feedline.errors import InvalidValueError
 
-__all__ = ["MapSource", "MixtureDataset"]
-
 
 class MapSource(Protocol):
     """What a source must offer, besides `len()`: an item for each index."""

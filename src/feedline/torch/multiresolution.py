@@ -22,8 +22,6 @@ from feedline.errors import InvalidValueError
 from feedline.lazy import lazy
 from feedline.torch.calculator import AspectName, BucketCalculator, Resolution, name_of_ratio
 
-__all__ = ["MAX_FILE_BYTES", "MAX_SIDE", "BucketGroup", "BucketKey", "MultiresolutionDataset"]
-
 BucketKey = tuple[AspectName, Resolution]
 """What the items of a bucket share: the name of their aspect, and their resolution."""
 

@@ -11,9 +11,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import AllreduceOptions
 
 from feedline.errors import DesyncError
-from feedline.torch.shield import prepare
-
-__all__ = ["TorchPeers", "find", "prepare"]
+from feedline.torch.shield import prepare as prepare
 
 _gloo_groups: weakref.WeakKeyDictionary[Any, dict[float, Any]] = weakref.WeakKeyDictionary()
 

@@ -29,8 +29,6 @@ from feedline.store import Column
 from feedline.store.columns import Arrays
 from feedline.torch.tensors import as_tensor
 
-__all__ = ["Regions", "SharedColumns", "can_share", "share_batches"]
-
 # Where a column of a batch lies: its first byte, its numpy type, its shape and its own type.
 _Part = tuple[int, str, tuple[int, ...], str]
 # A region, and how often it had been lent.

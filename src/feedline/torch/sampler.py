@@ -11,8 +11,6 @@ from torch.utils.data import Sampler
 from feedline.feed import Guard, Pass, Position, as_peers
 from feedline.plan import Block, Plan
 
-__all__ = ["BatchPlanSampler", "PlanSampler", "SampleSampler"]
-
 Item = TypeVar("Item")
 
 

@@ -14,8 +14,6 @@ import torch
 from feedline.errors import InvalidValueError
 from feedline.plan import PastSegment, Plan, Segment
 
-__all__ = ["SharedPass"]
-
 _MAX_HISTORY = 256
 _MAX_WORKERS = 256
 _EPOCH, _IS_RESUMED, _TAKEN_BY, _IN_WORKERS, _NUM_DONE, _NUM_PAST = range(6)

@@ -19,8 +19,6 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-__all__ = ["Shielded", "born_shielded", "prepare", "shield_worker"]
-
 _STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP)
 
 

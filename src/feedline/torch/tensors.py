@@ -7,8 +7,6 @@ from typing import Any
 import torch
 from numpy.typing import NDArray
 
-__all__ = ["as_tensor"]
-
 
 def as_tensor(array: NDArray[Any], type_name: str) -> torch.Tensor:
     """Return an array as a tensor of a column's type, without a copy."""

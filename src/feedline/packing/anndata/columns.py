@@ -14,8 +14,6 @@ from feedline.packing.anndata.nodes import Node, Scan
 from feedline.packing.batch import SourceFault
 from feedline.packing.rows import Ragged
 
-__all__ = ["ColumnKind", "SourceColumn", "check_path_name", "join_kinds", "to_text"]
-
 _NULLABLE = ("nullable-integer", "nullable-boolean", "nullable-string-array")
 _MAX_CATEGORIES = 2**24
 _LEAVE_OUT = "leave it out by obs=[…]"

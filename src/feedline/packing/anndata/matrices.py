@@ -14,8 +14,6 @@ from feedline.packing.batch import SourceFault
 from feedline.packing.rows import Ragged
 from feedline.store.csr_store import may_lack_columns
 
-__all__ = ["DenseMatrix", "SparseMatrix", "open_matrix"]
-
 #: Columns are kept as int32, and rows of a block are counted at once.
 MAX_COLUMNS = 2**31 - 1
 _MAX_BLOCK_ROWS = 2**16

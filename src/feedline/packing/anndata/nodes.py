@@ -24,8 +24,6 @@ from feedline.store.runs import Runs
 from feedline.store.zarr_reading import damage_in, open_zarr, plain_codecs
 from feedline.store.zarr_runs import MAX_CHUNK_BYTES, ZarrArray, read_runs
 
-__all__ = ["MayLack", "Node", "Scan", "open_node"]
-
 MayLack = Callable[[int, int], bool]
 
 

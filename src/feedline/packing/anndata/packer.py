@@ -25,8 +25,6 @@ from feedline.packing.workshop import Product, Workshop, check_apart
 from feedline.store.progress import Progress, open_progress
 from feedline.store.writing import reported, sync_chunk
 
-__all__ = ["SOURCE_ROW", "AnnDataPackResult", "pack_anndata"]
-
 #: The column of `obs` that has the number of the row in the sources.
 SOURCE_ROW = "feedline_source_row"
 _MAX_THREADS = 8

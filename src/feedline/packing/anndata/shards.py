@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 
 from feedline.packing.rows import Ragged
 
-__all__ = ["ShardedWriter", "TextWriter"]
-
 SHARD_BYTES = 2**28
 _TEXT_ROWS = 2**15
 _COLUMN_ROWS = 2**16

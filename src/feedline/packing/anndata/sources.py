@@ -23,8 +23,6 @@ from feedline.packing.batch import SourceFault
 from feedline.packing.files import describe_files
 from feedline.packing.rows import Rows
 
-__all__ = ["AnnDataFiles", "is_anndata"]
-
 _NAMES_AT_ONCE = 2**15
 _MAX_METADATA_BYTES = 2**26
 _GUESSED_TEXT_BYTES = 24

@@ -15,8 +15,6 @@ from feedline.packing.anndata.shards import ShardedWriter, TextWriter
 from feedline.packing.anndata.sources import AnnDataFiles
 from feedline.packing.rows import Ragged, Rows
 
-__all__ = ["AnnDataWriter", "chunk_entries"]
-
 _VERSIONS = {
     "anndata": "0.1.0",
     "array": "0.2.0",
