@@ -1,4 +1,4 @@
-"""Data-parallel training that is stopped and goes on with another number of processes.
+"""Data-parallel training that is stopped and resumes on another number of processes.
 
 Run it with 2 processes, then with 3, then with 1 until the end, and audit what they received:
 
@@ -8,7 +8,7 @@ Run it with 2 processes, then with 3, then with 1 until the end, and audit what 
     feedline audit out/logs --complete
 
 `--stop-after` sends SIGTERM to one process after so many steps, as a cluster does that wants its
-machine back. All of them save and stop after the same step. The next run goes on from there.
+machine back. All of them save and stop after the same step. The next run resumes there.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import TensorDataset
 
-from feedline.runs import ConsumptionLog, LoggedLoader, audit_logs
+from feedline.runs import audit_logs
 from feedline.torch import DataLoader, DistributedSampler, StepScheduler
 
 NUM_SAMPLES, NUM_EPOCHS, LEARNING_RATE = 960, 2, 0.05
@@ -43,27 +43,15 @@ def make_model() -> nn.Module:
     return nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 1), nn.Flatten(0))
 
 
-def open_log(logs: Path, rank: int, world_size: int) -> ConsumptionLog:
-    """Return the log of this process in a run whose name no run had before."""
-    names = [f"run{len(list(logs.glob('run*')))}"]
-    dist.broadcast_object_list(names)  # rank 0 chooses for all
-    # What an audit has to know: samples are dealt one by one; what does not divide is dropped.
-    sizes = {"num_samples": NUM_SAMPLES, "batch_size": LOCAL_BATCH_SIZE, "entry_size": 1}
-    info = {**sizes, "tail": "drop"}
-    path = logs / names[0] / f"rank{rank}.log"
-    return ConsumptionLog(path, rank=rank, world_size=world_size, run=names[0], info=info)
-
-
 def train(folder: Path, stop_after: int | None) -> None:
     """Train until the end, or until a signal comes."""
     rank, world_size = dist.get_rank(), dist.get_world_size()
     dataset = make_dataset()
     sampler = DistributedSampler(dataset, seed=7)  # rank and world size are those of the group
-    log = open_log(folder / "logs", rank, world_size)
-    loader = LoggedLoader(DataLoader(dataset, LOCAL_BATCH_SIZE, sampler=sampler), log)
-    sizes = (GLOBAL_BATCH_SIZE, LOCAL_BATCH_SIZE, world_size)
-    clock = StepScheduler(*sizes, loader, ckpt_every_steps=10, num_epochs=NUM_EPOCHS)
-    loader.log_step = lambda: clock.step
+    loader = DataLoader(dataset, LOCAL_BATCH_SIZE, sampler=sampler, log=folder / "logs")
+    clock = StepScheduler(
+        GLOBAL_BATCH_SIZE, dataloader=loader, ckpt_every_steps=10, num_epochs=NUM_EPOCHS
+    )
 
     model = make_model()
     parallel = DistributedDataParallel(model)
@@ -74,12 +62,9 @@ def train(folder: Path, stop_after: int | None) -> None:
         model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
         clock.load_state_dict(state["clock"])  # the step, and the place in the data
-        log.event("resume", step=clock.step)
-    else:
-        log.event("start")
     first_step = clock.step
 
-    with clock, log:
+    with clock:
         for _ in clock.epochs:
             for batches in clock:  # on one process 6 batches of 8 samples, on three 2
                 num_samples = sum(len(points) for points, _ in batches)
@@ -92,10 +77,9 @@ def train(folder: Path, stop_after: int | None) -> None:
                     signal.raise_signal(signal.SIGTERM)
                 if clock.is_ckpt_step and rank == 0:
                     save(checkpoint, model, optimizer, clock.state_dict())
-        log.event("stop")
     if rank == 0:
         done = f"{clock.step - first_step} steps, {clock.stop_reason or 'the training is over'}"
-        print(f"{log.header.run} with world_size={world_size}: {done}")
+        print(f"world_size={world_size}: {done}")
 
 
 def save(path: Path, model: nn.Module, optimizer: torch.optim.SGD, clock: object) -> None:
