@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from feedline.feed import Alone, Peers
-from feedline.lazy import names_elsewhere
+from feedline.lazy import moved
 from feedline.steps.cadence import Cadence
 from feedline.steps.config import StepSchedulerConfig
 from feedline.steps.signal_handler import DistributedSignalHandler
@@ -12,13 +12,11 @@ from feedline.steps.step_scheduler import StepScheduler
 if TYPE_CHECKING:
     from feedline.compat.run_lengths import _calculate_max_steps, _calculate_num_epochs
 
-__getattr__ = names_elsewhere(
-    __name__,
-    {
-        "_calculate_max_steps": "feedline.compat.run_lengths",
-        "_calculate_num_epochs": "feedline.compat.run_lengths",
-    },
-)
+_MOVED = {
+    "_calculate_max_steps": "feedline.compat.run_lengths",
+    "_calculate_num_epochs": "feedline.compat.run_lengths",
+}
+__getattr__ = moved(__name__, _MOVED)
 
 __all__ = [
     "Alone",
