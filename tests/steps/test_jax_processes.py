@@ -39,6 +39,23 @@ def test_a_signal_to_one_jax_process_stops_both_after_the_same_step(tmp_path: Pa
     assert not any(is_running(run.pid) for run in started)
 
 
+def test_two_jax_processes_share_the_samples_of_a_feed(tmp_path: Path) -> None:
+    """Not told its rank, each of them once took itself for the only one."""
+    job = {"folder": str(tmp_path), "port": free_port(), "world_size": 2}
+    with ExitStack() as stack:
+        started = [
+            stack.enter_context(python("jax_feed_job.py", json.dumps({**job, "rank": rank})))
+            for rank in range(2)
+        ]
+        for run in started:
+            finish(run)
+    told = [json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in range(2)]
+    assert sorted(told[0]["ids"] + told[1]["ids"]) == list(range(40))
+    assert len(told[0]["ids"]) == len(told[1]["ids"])
+    assert told[0]["state"] == told[1]["state"]
+    assert all("seed is 1 on rank 1 and 0 on rank 0" in of_rank["desync"] for of_rank in told)
+
+
 def in_fresh_interpreter(code: str, **environment: str) -> str:
     """Run some code on its own, and return what it printed."""
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", **environment}

@@ -61,6 +61,11 @@ def kill_job(job: subprocess.Popen[str]) -> None:
         except ProcessLookupError:
             continue
     job.wait(timeout=30)
+    # A process that was killed is seen until the system has taken it down.
+    end = time.monotonic() + 30
+    while left := [pid for pid in pids if is_running(pid)]:
+        assert time.monotonic() < end, f"processes {left} outlived SIGKILL"
+        time.sleep(0.01)
 
 
 def finish(job: subprocess.Popen[str], timeout: float = 120) -> str:

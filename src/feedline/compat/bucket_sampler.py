@@ -111,6 +111,10 @@ class SequentialBucketSampler(DocumentedState, BucketSampler):
         """Return where this sampler is; save it on any rank, load it on any number of them."""
         return {**super().state_dict(), "batches_yielded": self._batches_yielded}
 
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Go on where a state was saved. An error leaves the sampler as it was."""
+        super().load_state_dict(state_dict)
+
     def _cursor_of_documented(self, state: Mapping[str, Any]) -> Cursor:
         epoch = check_integer("epoch", state["epoch"], 0)
         num_batches = check_integer("batches_yielded", state.get("batches_yielded", 0), 0)

@@ -54,11 +54,11 @@ class SkippingSampler(DocumentedState, SampleSampler):
         """Begin the next pass after `skip` samples of this rank, whatever epoch it is then in."""
         self.position.skip(check_integer("skip", skip, 0, len(self)))
 
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where a state was saved. An error leaves the sampler as it was."""
         skip = self.position._skip
-        super().load_state_dict(state_dict)
-        if skip and "cursor" not in state_dict:
+        super().load_state_dict(state)
+        if skip and "cursor" not in state:
             # A state of another system has no place in the epoch, so a skip is not replaced by it.
             self.set_skip(skip)
 

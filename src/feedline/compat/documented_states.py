@@ -28,24 +28,24 @@ class DocumentedState(PlanSampler[Any]):
             "rank": self.rank,
         }
 
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where a state was saved. An error leaves the sampler as it was."""
-        if not isinstance(state_dict, Mapping) or "epoch" not in state_dict:
+        if not isinstance(state, Mapping) or "epoch" not in state:
             raise CursorFormatError(
-                f"state={state_dict!r:.80} must be a mapping with the key 'epoch'; pass what "
+                f"state={state!r:.80} must be a mapping with the key 'epoch'; pass what "
                 "state_dict() returned"
             )
-        if "cursor" in state_dict:
-            super().load_state_dict(state_dict)
+        if "cursor" in state:
+            super().load_state_dict(state)
             return
-        saved = state_dict.get("seed", self.seed)
+        saved = state.get("seed", self.seed)
         if saved != self.seed:
             raise PlanMismatchError(
                 f"the state belongs to another plan: seed was {saved!r:.80} and is "
                 f"{self.seed!r:.80}. Use the seed that it was saved with",
                 {"seed": (saved, self.seed)},
             )
-        self.position.go_to(self._cursor_of_documented(state_dict))
+        self.position.go_to(self._cursor_of_documented(state))
 
     def _cursor_of_documented(self, state: Mapping[str, Any]) -> Cursor:
         """Return the cursor for a state that has only the keys that other systems save."""

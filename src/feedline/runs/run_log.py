@@ -45,6 +45,7 @@ class RunLog:
     def __init__(self, folder: str | os.PathLike[str], loader: PlannedLoader) -> None:
         self.folder = Path(folder)
         self._loader = loader
+        self._run: str | None = None
         self._log: ConsumptionLog | None = None
 
     def record(
@@ -56,36 +57,38 @@ class RunLog:
         )
 
     def event(self, name: str, /, **fields: Any) -> None:
-        """Note something that happened; before anything was received there is no log to end."""
-        if self._log is None and name == "stop":
-            return
-        self._opened().event(name, **fields)
-
-    def close(self) -> None:
-        """Close the file."""
-        if self._log is not None:
-            self._log.close()
+        """Note something that happened; the event `stop` closes the file until more happens."""
+        if name != "stop":
+            self._opened().event(name, **fields)
+        elif self._log is not None:
+            with self._log as log:
+                log.event(name, **fields)
+            self._log = None
 
     def _opened(self) -> ConsumptionLog:
         if self._log is None:
             peers = self._loader.peers
-            named = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(4)}"
-            names = peers.gather(named, _TIMEOUT)
-            if len(names) != peers.world_size:
-                raise InvalidValueError(
-                    f"log={str(self.folder)!r} needs {peers.world_size} ranks that can reach each "
-                    "other, to agree on a name for the run; initialize a process group, or pass "
-                    "log=ConsumptionLog(..., run=NAME) with a name of your own"
-                )
-            path = self.folder / names[0] / f"rank{peers.rank}.log"
+            self._run = self._run or self._agree_on_name()
             self._log = ConsumptionLog(
-                path,
+                self.folder / self._run / f"rank{peers.rank}.log",
                 rank=peers.rank,
                 world_size=peers.world_size,
-                run=names[0],
+                run=self._run,
                 info=self._describe(),
             )
         return self._log
+
+    def _agree_on_name(self) -> str:
+        peers = self._loader.peers
+        own = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(4)}"
+        names: list[str] = peers.gather(own, _TIMEOUT)
+        if len(names) != peers.world_size:
+            raise InvalidValueError(
+                f"log={str(self.folder)!r} needs {peers.world_size} ranks that can reach each "
+                "other, to agree on a name for the run; initialize a process group, or pass "
+                "log=ConsumptionLog(..., run=NAME) with a name of your own"
+            )
+        return names[0]
 
     def _describe(self) -> dict[str, Any]:
         """Return what an audit should know about the data."""

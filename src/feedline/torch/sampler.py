@@ -119,9 +119,9 @@ class PlanSampler(Sampler[Item]):
         """Return where this sampler is; save it on any rank, load it on any number of them."""
         return self.position.state_dict()
 
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where a state was saved. An error leaves the sampler as it was."""
-        self.position.load_state_dict(state_dict)
+        self.position.load_state_dict(state)
 
 
 class SampleSampler(PlanSampler[int]):
