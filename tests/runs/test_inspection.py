@@ -14,6 +14,7 @@ from cli_runs import CONFIGS
 from feedline.errors import CursorFormatError, FeedlineError, InvalidValueError, UnsafeDataError
 from feedline.feed import Feed
 from feedline.plan import Cursor
+from feedline.plan.cursor import CURSOR_FORMAT
 from feedline.runs.checkpoint_reading import read_checkpoint
 from feedline.runs.inspection import compare, inspect_path
 from feedline.runs.run_config import RunConfig
@@ -42,6 +43,10 @@ def test_cursors_are_found_wherever_they_are_kept(tmp_path: Path, cursor: Cursor
         "dataloader.cursor": (clock, "state of a StepScheduler"),
         "clock.dataloader.cursor": ({"clock": clock, "lr": 0.1}, "state of a StepScheduler"),
         "[1].cursor": ([1, state], "state of a loader or sampler"),
+        "data.cursor": (
+            {"note": f"{{{CURSOR_FORMAT}", "data": {"epoch": 0, "cursor": cursor.to_json()}},
+            "state of a loader or sampler",
+        ),
     }
     for found_at, (content, kind) in kept.items():
         found = read_checkpoint(save(tmp_path / "a.json", content))

@@ -112,6 +112,8 @@ def _load_archive(path: Path) -> Any:
 def _find(content: Any, found_at: str, depth: int) -> tuple[str, Mapping[str, Any]] | None:
     """Return the first cursor in nested mappings and lists, and where it stands."""
     inner: list[tuple[str, Any]] = []
+    if isinstance(content, str):
+        content = _parsed(content)
     if isinstance(content, Mapping):
         if content.get("format") == CURSOR_FORMAT:
             return found_at, content
@@ -122,6 +124,14 @@ def _find(content: Any, found_at: str, depth: int) -> tuple[str, Mapping[str, An
         return None
     found = (_find(value, where, depth + 1) for where, value in inner)
     return next((pair for pair in found if pair is not None), None)
+
+
+def _parsed(text: str) -> Any:
+    """Return the JSON in a text, as which loaders save their cursor, or else the text."""
+    try:
+        return json.loads(text) if CURSOR_FORMAT in text else text
+    except (ValueError, RecursionError):
+        return text
 
 
 def _clock_in(content: Any) -> RunState | None:
