@@ -5,7 +5,7 @@ Run it with one process, which plays all ranks in turn:
     python examples/bucketed_images.py
 
 All ranks are in the same bucket at the same step, so none waits for another that has larger images.
-The run stops on 2 ranks in the middle of a bucket and goes on with 3; every image comes once.
+The run stops on 2 ranks in the middle of a bucket and resumes on 3; every image comes once.
 """
 
 from __future__ import annotations

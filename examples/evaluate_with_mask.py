@@ -5,7 +5,7 @@ Run it with 3 processes. The numbers are those of one process, exactly:
     torchrun --standalone --nproc-per-node 3 examples/evaluate_with_mask.py
 
 100 samples do not divide over 3 ranks. In a loop with collectives all ranks need as many batches,
-so the first samples are repeated as padding. `with_mask=True` says which samples are no padding.
+so the first samples are repeated as padding. `with_mask=True` says which samples are real.
 """
 
 from __future__ import annotations

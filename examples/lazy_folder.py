@@ -1,4 +1,4 @@
-"""Pack a folder of sequences, stream it in worker processes, stop, and go on with others.
+"""Pack a folder of sequences, stream it in worker processes, stop, and resume with others.
 
 Run it with one process:
 
@@ -77,7 +77,7 @@ def consume(loader: DataLoader[Any], times_seen: NDArray[np.int64], stop: int | 
 
 
 def main() -> None:
-    """Pack, stream, stop, go on, and check."""
+    """Pack, stream, stop, resume, and check."""
     torch.set_num_threads(1)
     times_seen = np.zeros(NUM_SAMPLES, dtype=np.int64)
     with tempfile.TemporaryDirectory() as name:

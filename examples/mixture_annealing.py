@@ -4,7 +4,7 @@ Run it with one process, which plays all ranks in turn:
 
     python examples/mixture_annealing.py
 
-The run stops in the middle of a phase on 2 ranks and goes on with 4. The checkpoint is a few
+The run stops in the middle of a phase on 2 ranks and resumes on 4. The checkpoint is a few
 numbers. Phases stay where they are, and every step has the samples that it would have had.
 """
 
@@ -64,7 +64,7 @@ def run(world_size: int, checkpoint: str | None = None) -> Iterator[tuple[list[S
 
 
 def train() -> list[list[Sample]]:
-    """Return the samples of every step of a run that is stopped and goes on with other ranks."""
+    """Return the samples of every step of a run that is stopped and resumes on other ranks."""
     first = list(islice(run(world_size=2), STOP))
     steps = [samples for samples, _ in first]
     checkpoint = first[-1][1]
@@ -87,7 +87,7 @@ def check_phases(steps: list[list[Sample]]) -> None:
 
 
 def check_sources(steps: list[list[Sample]]) -> None:
-    """Check that no sample comes again before its source has been gone through."""
+    """Check that no sample comes again before the pass over its source is over."""
     seen = Counter(sample for samples in steps for sample in samples)
     for name, size in SOURCES.items():
         times = Counter(seen[name, index] for index in range(size))

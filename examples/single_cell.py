@@ -6,7 +6,7 @@ Run it with one process, which plays all ranks in turn:
 
 Cells lie in the file type by type, so a chunk of neighbours has one type only. `pack_anndata`
 shuffles them once, on disk; after that, reading whole chunks gives well-mixed batches. The run
-stops on 2 ranks and goes on with 3, with the rest of the epoch.
+stops on 2 ranks and resumes on 3, with the rest of the epoch.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def write_cells(path: Path) -> None:
 def make_loader(store: MatrixStore, rank: int, world_size: int) -> ChunkLoader:
     """Return the loader of one rank. In a real run dist_info="torch" knows both numbers."""
     inner = RandomSampler(chunk_size=32, preload_nchunks=8, batch_size=BATCH_SIZE, rng=7)
-    # Windows of chunks are dealt to ranks in rounds, so that a state goes on with any number.
+    # Windows of chunks are dealt to ranks in rounds, so that a state resumes on any number.
     sampler = DistributedSampler(inner, dist_info=lambda: (rank, world_size), shards="windows")
     return ChunkLoader(store, sampler, output="dense")
 
