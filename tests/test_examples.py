@@ -78,12 +78,12 @@ def test_a_training_goes_on_with_any_number_of_processes(tmp_path: Path) -> None
     on_two, on_three, alone, audit = commands_of("torch_ddp.py")
 
     output = run(on_two, tmp_path)
-    assert "run0 with world_size=2: 14 steps, rank 1 got SIGTERM" in output
+    assert "world_size=2: 14 steps, rank 1 got SIGTERM" in output
     assert "epoch 0: 672 samples once, 288 to come" in output
     output = run(on_three, tmp_path)
-    assert "run1 with world_size=3: 14 steps, rank 2 got SIGTERM" in output
+    assert "world_size=3: 14 steps, rank 2 got SIGTERM" in output
     assert "epoch 1: 384 samples once, 576 to come" in output
-    assert "run2 with world_size=1: 12 steps, the training is over" in run(alone, tmp_path)
+    assert "world_size=1: 12 steps, the training is over" in run(alone, tmp_path)
     assert "audit: 1,920 samples, each exactly once" in run(audit, tmp_path)
 
     result = audit_logs([tmp_path / "out" / "logs"])
