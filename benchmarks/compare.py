@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,10 +43,10 @@ def sampler_figures(folder: Path) -> dict[str, float]:
     for name, (make, _, _) in samplers.SAMPLERS.items():
         samplers.our_resume(make, samplers.state_at(make(), 10))
         state = samplers.state_at(make(), len(samplers.in_batches(make())) * 9 // 10)
-        resume: Callable[[], None] = lambda make=make, state=state: samplers.our_resume(make, state)
+        resume = partial(samplers.our_resume, make, state)
         figures[f"{name}, resume"] = measure.median_seconds(resume, 15)
-        epoch = lambda make=make: samplers.consume(samplers.in_batches(make()))  # noqa: E731
-        figures[f"{name}, epoch"] = measure.seconds(epoch)
+        batches = samplers.in_batches(make())
+        figures[f"{name}, epoch"] = measure.seconds(partial(samplers.consume, batches))
     loader = samplers.DataLoader(samplers.WholeRows(4096), batch_size=256, shuffle=True)
     figures["loader, 4 KiB rows"] = measure.median_seconds(lambda: samplers.consume(loader), 3)
     return figures
