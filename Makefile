@@ -16,7 +16,7 @@ BENCH := $(VENV_BENCH)/.installed
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-matrix test-annbatch bench bench-plots lint format docs clean
+.PHONY: help demo test test-quick test-slow test-matrix test-annbatch bench bench-plots lint format docs clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -26,6 +26,14 @@ demo: $(DEV) ## Train, stop, kill, resize and audit real processes
 
 test: $(DEV) ## Run the tests, without the slow ones
 	$(VENV)/bin/pytest -q -n auto -m "not slow"
+
+# What most changes break, in less than a minute: orders, positions, loaders, states and the clock.
+QUICK := tests/plan tests/feed tests/contract tests/test_saved_states.py tests/test_imports.py \
+	tests/test_plan_kinds.py tests/steps/test_epochs.py tests/steps/test_states.py \
+	tests/steps/test_resumes.py tests/torch/test_loader_passes.py tests/torch/test_samplers.py
+
+test-quick: $(DEV) ## Run what most changes break, in less than a minute
+	FEEDLINE_HYPOTHESIS_PROFILE=quick $(VENV)/bin/pytest -q -n auto -m "not slow and not workers" $(QUICK)
 
 test-slow: $(DEV) ## Run all tests, with many more hypothesis examples
 	FEEDLINE_HYPOTHESIS_PROFILE=thorough $(VENV)/bin/pytest -q

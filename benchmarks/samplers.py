@@ -113,9 +113,7 @@ def sampler_figures(name: str) -> dict[str, float]:
     num_batches = len(in_batches(make()))
     skipped = num_batches * 9 // 10
     halted = make()
-    entries = skipped if name == "buckets" else skipped * BATCH
-    halted.load_state_dict(_state_at(halted, entries))
-    state = halted.state_dict()
+    state = state_at(halted, skipped)
     runs: dict[str, list[float]] = {"ours": [], "plain": [], "our resume": [], "plain resume": []}
     for repetition in range(REPETITIONS):
         print(f"{repetition + 1}/{REPETITIONS} {name}", file=sys.stderr)
@@ -127,10 +125,14 @@ def sampler_figures(name: str) -> dict[str, float]:
     return {label: statistics.median(found) for label, found in runs.items()}
 
 
-def _state_at(sampler: Any, num_entries: int) -> dict[str, Any]:
-    running = sampler.begin()
-    state: dict[str, Any] = sampler.state_after(running, num_entries)
-    return state
+def state_at(sampler: Any, num_batches: int) -> dict[str, Any]:
+    """Return the state of a sampler after so many batches, without taking them."""
+    is_batched = isinstance(sampler, SequentialBucketSampler)
+    sizes = {"world_size": WORLD_SIZE, "batch_size": BATCH if is_batched else 1}
+    cursor = sampler.plan.segment(**sizes).cursor(
+        num_batches if is_batched else num_batches * BATCH
+    )
+    return {"epoch": 0, "cursor": cursor.to_dict()}
 
 
 class Rows:

@@ -17,6 +17,7 @@ settings.register_profile(
     database=None,
     print_blob=True,
 )
+settings.register_profile("quick", settings.get_profile("default"), max_examples=5)
 settings.register_profile("thorough", settings.get_profile("default"), max_examples=1000)
 settings.load_profile(os.environ.get("FEEDLINE_HYPOTHESIS_PROFILE", "default"))
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import pickle
 from collections import Counter
 from collections.abc import Callable
 from itertools import islice
@@ -157,6 +159,20 @@ def test_setting_the_epoch_that_it_is_in_does_not_lose_the_place(make: Maker) ->
     resumed = make(2, 1)
     resumed.load_state_dict(sampler.state_dict())
     resumed.set_epoch(0)
+    assert first + list(resumed) == list(make(2, 1))
+
+
+@each_maker
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda made: pickle.loads(pickle.dumps(made))])
+def test_a_copy_goes_on_where_a_state_was_loaded_and_leaves_the_sampler_alone(
+    make: Maker, copied: Callable[[Any], Any]
+) -> None:
+    sampler = make(2, 1)
+    first = list(islice(sampler, 3))
+    resumed = make(2, 1)
+    resumed.load_state_dict(sampler.state_dict())
+    other = copied(resumed)
+    assert first + list(other) == list(make(2, 1))
     assert first + list(resumed) == list(make(2, 1))
 
 

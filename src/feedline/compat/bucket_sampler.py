@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from feedline.compat.documented_states import DocumentedState
@@ -12,7 +13,7 @@ from feedline.compat.torch_buckets import TorchBucketPlan
 from feedline.errors import InvalidValueError, check_choice, check_integer
 from feedline.plan import BatchRule, Bucket, BucketPlan, Cursor, FixedBatch
 from feedline.torch.buckets import BucketSampler
-from feedline.torch.loader import fingerprint_of_dataset
+from feedline.torch.sampler import describe_dataset
 
 logger = logging.getLogger(__name__)
 
@@ -103,7 +104,7 @@ class SequentialBucketSampler(DocumentedState, BucketSampler):
             process_group=process_group,
             desync_guard=desync_guard,
             desync_timeout=desync_timeout,
-            describe=lambda: {"dataset": fingerprint_of_dataset(dataset)},
+            describe=partial(describe_dataset, dataset),
         )
         logger.debug("%d buckets of %d samples", len(self._used_keys), plan.num_indices)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sized
+from functools import partial
 from typing import Any
 
 from feedline.compat.documented_states import DocumentedState
@@ -11,8 +12,7 @@ from feedline.errors import InvalidValueError, check_choice, check_integer
 from feedline.feed import Batching, Pass, Position
 from feedline.feed.position import SINGLE
 from feedline.plan import Cursor, Order, SamplePlan, Sequential, Shuffled
-from feedline.torch.loader import fingerprint_of_dataset
-from feedline.torch.sampler import SampleSampler
+from feedline.torch.sampler import SampleSampler, describe_dataset
 
 
 class _SkippingPosition(Position):
@@ -120,7 +120,7 @@ class DistributedSampler(SkippingSampler):
             process_group=process_group,
             desync_guard=desync_guard,
             desync_timeout=desync_timeout,
-            describe=lambda: {"dataset": fingerprint_of_dataset(dataset)},
+            describe=partial(describe_dataset, dataset),
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -22,7 +23,7 @@ from feedline.torch.loader_arguments import (
     collate_whole,
     plan_sampler_of,
 )
-from feedline.torch.sampler import PlanSampler, SampleSampler
+from feedline.torch.sampler import PlanSampler, SampleSampler, describe_dataset
 from feedline.torch.shield import Shielded, born_shielded
 
 Item = TypeVar("Item")
@@ -119,7 +120,7 @@ class DataLoader(PlannedLoader, TorchDataLoader[Item]):  # type: ignore[misc]
                 peers=peers,
                 desync_guard=desync_guard,
                 desync_timeout=desync_timeout,
-                describe=lambda: {"dataset": fingerprint_of_dataset(dataset)},
+                describe=partial(describe_dataset, dataset),
             )
             sampler, shuffle = plan_sampler, None
             batching = Batching(batch_size or 1, drop_last and makes_batches)
@@ -258,12 +259,6 @@ class _Delivering(Iterator[Any]):
 
     def __len__(self) -> int:
         return self._running.num_batches
-
-
-def fingerprint_of_dataset(dataset: Any) -> str | None:
-    """Return the fingerprint of a dataset, where it has one, for ranks to compare."""
-    found = getattr(dataset, "fingerprint", None)
-    return found if isinstance(found, str) else None
 
 
 def _order(num_samples: int, shuffle: bool, seed: int | str) -> Sequential | Shuffled:

@@ -174,3 +174,9 @@ class BatchPlanSampler(PlanSampler[list[int]]):
 
     def batches(self, running: Pass) -> Iterator[list[int]]:
         return self.entries(running)
+
+
+def describe_dataset(dataset: Any) -> dict[str, Any]:
+    """Return what ranks compare of a dataset: its fingerprint, where it has one."""
+    found = getattr(dataset, "fingerprint", None)
+    return {"dataset": found if isinstance(found, str) else None}
