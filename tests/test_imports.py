@@ -41,7 +41,9 @@ FRAMEWORKS = (
     *("torch", "torchdata", "torchvision", "lightning", "jax", "jaxlib", "flax", "tensorflow"),
     *("pandas", "polars", "pyarrow", "zarr", "scipy", "sklearn", "anndata", "h5py", "datasets"),
 )
-FRAMEWORK_FREE = {ROOT, "errors", "lazy", "plan", "store", "packing", "steps", "chunks"}
+FRAMEWORK_FREE = {
+    *(ROOT, "errors", "lazy", "plan", "store", "packing", "feed", "steps", "chunks", "runs"),
+}
 
 # What a room may import inside functions, once it is needed: each is an extra.
 ON_DEMAND = {
