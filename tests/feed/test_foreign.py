@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -173,3 +174,20 @@ def test_a_loader_without_a_state_refuses_other_sizes() -> None:
     list(first)
     second.load_state_dict(first.state_dict())
     assert second.epoch == 1
+
+
+def test_an_order_that_nobody_can_repeat_is_not_resumed_in_its_middle() -> None:
+    """Skipping batches of another shuffle would lose some samples and repeat others."""
+    shuffled = as_loader(torch.utils.data.DataLoader(range(20), batch_size=4, shuffle=True))
+    list(islice(shuffled, 2))
+    resumed = as_loader(torch.utils.data.DataLoader(range(20), batch_size=4, shuffle=True))
+    with pytest.raises(PlanMismatchError, match="RandomSampler draws another order"):
+        resumed.load_state_dict(shuffled.state_dict())
+    list(shuffled)
+    resumed.load_state_dict(shuffled.state_dict())
+    assert resumed.epoch == 1
+    in_order = as_loader(torch.utils.data.DataLoader(range(20), batch_size=4))
+    list(islice(in_order, 2))
+    other = as_loader(torch.utils.data.DataLoader(range(20), batch_size=4))
+    other.load_state_dict(in_order.state_dict())
+    assert len(list(other)) == 3

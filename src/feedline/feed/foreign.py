@@ -301,6 +301,14 @@ class ForeignLoader:
                 "same sizes",
                 {name: (then[name], size) for name, size in self.sizes.items()},
             )
+        random = [type(part).__name__ for part in self._parts() if _draws_anew(part)]
+        if count and not self._has_state and random:
+            raise PlanMismatchError(
+                f"the state was saved after {count} batches, but {random[0]} draws another order "
+                "in each process, so some samples would be lost and others repeated; use one of "
+                "Feedline's loaders, or a state from the end of an epoch",
+                {"sampler": (count, random[0])},
+            )
         if count and self._has_state and own is None:
             raise PlanMismatchError(
                 f"the state was saved after {count} batches of a loader without a state, and "
@@ -367,6 +375,12 @@ def num_samples_of(batch: Any) -> int | None:
 def _method(owner: Any, name: str) -> Callable[..., Any] | None:
     found = getattr(owner, name, None)
     return found if callable(found) and not isinstance(owner, Mapping) else None
+
+
+def _draws_anew(part: Any) -> bool:
+    """Return whether a sampler of torch draws an order that nobody can repeat."""
+    kinds = ("RandomSampler", "SubsetRandomSampler", "WeightedRandomSampler")
+    return type(part).__module__.startswith("torch.") and type(part).__name__ in kinds
 
 
 def _count(owner: Any, name: str) -> int | None:
