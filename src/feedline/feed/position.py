@@ -398,8 +398,8 @@ def _checked(segment: Segment, batching: Batching) -> int:
     num_batches = batching.num_batches(segment.num_batches)
     if num_batches == 0:
         raise EmptyEpochError(
-            f"num_batches=0 must be at least 1: {segment.num_batches} samples a rank, with world_size="
-            f"{segment.world_size}, make no batch of {batching.num_entries}, and "
+            f"num_batches=0 must be at least 1: {segment.num_batches} samples a rank, with "
+            f"world_size={segment.world_size}, make no batch of {batching.num_entries}, and "
             "drop_last=True drops what is left; use a smaller batch size or drop_last=False"
         )
     return num_batches
