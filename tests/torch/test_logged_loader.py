@@ -216,6 +216,16 @@ def test_one_argument_logs_a_run_for_an_audit(num_workers: int, tmp_path: Path) 
     assert len(list((tmp_path / "logs").iterdir())) == 2, "each launch is a run of its own"
 
 
+def test_a_matrix_is_logged_by_the_same_argument(tmp_path: Path) -> None:
+    store, sampler = MemoryMatrix(np.arange(NUM_SAMPLES)[:, None]), RandomSampler(4, 4, 8)
+    loader = TorchChunkLoader(store, sampler, log=tmp_path / "logs")
+    list(loader)
+    loader.close()
+    assert audit_logs([tmp_path / "logs"]).epochs[0].num_once == NUM_SAMPLES
+    with pytest.raises(InvalidValueError, match="log='logs' must be a recorder here"):
+        ChunkLoader(store, RandomSampler(4, 4, 8), log="logs")  # type: ignore[arg-type]
+
+
 def test_an_audit_of_such_logs_sees_a_batch_that_was_lost(tmp_path: Path) -> None:
     loader = DataLoader(range(NUM_SAMPLES), 8, shuffle=True, log=tmp_path)
     record = loader.log.record  # type: ignore[union-attr]

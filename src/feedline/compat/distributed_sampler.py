@@ -10,7 +10,7 @@ from feedline.compat.documented_states import DocumentedState
 from feedline.compat.torch_order import TorchShuffled
 from feedline.errors import InvalidValueError, check_choice, check_integer
 from feedline.feed import Batching, Pass, Position
-from feedline.feed.position import SINGLE
+from feedline.feed.passes import SINGLE
 from feedline.plan import Cursor, Order, SamplePlan, Sequential, Shuffled
 from feedline.torch.sampler import SampleSampler, describe_dataset
 

@@ -14,8 +14,9 @@ from feedline.feed.gathering import chunking_of, gather_samples
 from feedline.feed.guard import Guard
 from feedline.feed.loader import Delivered, Loader, PlannedBatch, PlannedLoader
 from feedline.feed.logged import Recorder, logged
+from feedline.feed.passes import Batching, Pass
 from feedline.feed.peers import Alone, FoundPeers, Peers, as_peers, register_finder
-from feedline.feed.position import Batching, Pass, Position
+from feedline.feed.position import Position
 from feedline.feed.reading import Reading, Slab, read_slabs
 from feedline.feed.wrapper import LoaderWrapper
 

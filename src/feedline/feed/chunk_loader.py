@@ -19,8 +19,9 @@ from feedline.errors import (
 from feedline.feed.guard import Guard
 from feedline.feed.loader import Delivered, PlannedLoader
 from feedline.feed.logged import Recorder
+from feedline.feed.passes import Pass
 from feedline.feed.peers import Alone, Peers, as_peers
-from feedline.feed.position import Pass, Position
+from feedline.feed.position import Position
 from feedline.feed.readahead import ReadAhead
 from feedline.feed.worker import torch_worker
 from feedline.store.matrix import FetchedRows, MatrixStore, rows_of_request

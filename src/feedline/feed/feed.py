@@ -15,8 +15,9 @@ from feedline.feed.gathering import chunking_of
 from feedline.feed.guard import Guard
 from feedline.feed.loader import PlannedLoader
 from feedline.feed.logged import Recorder
+from feedline.feed.passes import Pass
 from feedline.feed.peers import as_peers
-from feedline.feed.position import Pass, Position
+from feedline.feed.position import Position
 from feedline.feed.reading import DEFAULT_BUDGET, DEFAULT_THREADS, Reading, Slab, Slabs, read_slabs
 from feedline.plan import Plan
 from feedline.store import Store

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
+from feedline.errors import InvalidValueError
 from feedline.feed.logged import Recorder, logged
+from feedline.feed.passes import SINGLE, Batching, Pass
 from feedline.feed.peers import Peers
-from feedline.feed.position import SINGLE, Batching, Pass, Position
+from feedline.feed.position import Position
 from feedline.lazy import lazy
 
 Ids = NDArray[np.int64]
@@ -141,6 +144,12 @@ class PlannedLoader:
     def __init__(
         self, position: Position | None, batching: Batching = SINGLE, log: Recorder | None = None
     ) -> None:
+        if isinstance(log, str | os.PathLike):
+            raise InvalidValueError(
+                f"log={os.fspath(log)!r} must be a recorder here, such as a "
+                "feedline.runs.ConsumptionLog; set loader.log = feedline.runs.RunLog(folder, "
+                "loader) for logs in a folder"
+            )
         self._position = position
         self.batching = batching
         #: What takes note of every batch, if anything.

@@ -16,107 +16,17 @@ The rules of epochs:
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 from feedline.errors import CursorFormatError, EmptyEpochError, InvalidValueError, check_integer
-from feedline.feed.blocks import BlocksAhead
 from feedline.feed.guard import Guard
+from feedline.feed.passes import SINGLE, Batching, Pass
 from feedline.feed.peers import Peers
-from feedline.plan import Block, Cursor, PastSegment, Plan, Segment
+from feedline.plan import Cursor, PastSegment, Plan, Segment
 
-Entry = TypeVar("Entry")
 Weights = tuple[Sequence[float], float]
-
-
-@dataclass(frozen=True)
-class Batching:
-    """How many entries make a batch, and whether an incomplete last one is dropped."""
-
-    num_entries: int = 1
-    drop_last: bool = False
-
-    def num_batches(self, num_entries: int) -> int:
-        """Return how many batches so many entries make.
-
-        Examples:
-            >>> Batching(4).num_batches(10), Batching(4, drop_last=True).num_batches(10)
-            (3, 2)
-        """
-        if self.drop_last:
-            return num_entries // self.num_entries
-        return -(-num_entries // self.num_entries)
-
-
-SINGLE = Batching()
-
-
-class Pass:
-    """One walk through what is left of an epoch, and how far it has come.
-
-    Whoever yields batches holds this, and not the iterator that makes them: an iterator that the
-    training loop drops must be free to end its threads and workers.
-    """
-
-    def __init__(self, segment: Segment, rank: int, batching: Batching) -> None:
-        self.segment = segment
-        self.rank = rank
-        self.batching = batching
-        #: The entry of the segment that the pass began at.
-        self.start = segment.num_done
-        #: How many batches it has.
-        self.num_batches = batching.num_batches(segment.num_batches - segment.num_done)
-        self._num_handed_out = 0
-        self._live: Iterator[Any] = iter(())
-        self._planned: BlocksAhead | None = None
-
-    def deliver(self, num_batches: int = 1) -> None:
-        """Take note that the training loop has received its next batch, or several."""
-        self._num_handed_out += num_batches
-
-    def hand_out(self, entries: list[Entry]) -> Iterator[Entry]:
-        """Return an iterator whose every step delivers; what it has left says how far it is."""
-        live = iter(entries)
-        self._live = live
-        self._num_handed_out += len(entries)
-        return live
-
-    @property
-    def num_delivered(self) -> int:
-        """How many batches of this pass the training loop has received."""
-        return self._num_handed_out - operator.length_hint(self._live)
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether the training loop has received all of them."""
-        return self.num_delivered >= self.num_batches
-
-    def entries_before(self, number: int) -> int:
-        """Return how many entries of the segment come before a batch of this pass.
-
-        At the end of the pass these are all, also those that an incomplete last batch drops.
-        """
-        if number >= self.num_batches:
-            return self.segment.num_batches
-        return self.start + number * self.batching.num_entries
-
-    def entries_of(self, number: int) -> tuple[int, int]:
-        """Return the first entry of a batch of this pass, and the one after its last."""
-        first = self.start + number * self.batching.num_entries
-        return first, min(first + self.batching.num_entries, self.segment.num_batches)
-
-    def planned(self, number: int) -> Block:
-        """Return what the plan says of a batch of this pass; asked in order, it costs little."""
-        if self._planned is None:
-            self._planned = BlocksAhead(self.segment, self.rank)
-        return self._planned.part(*self.entries_of(number))
-
-    def ordinal(self, number: int) -> int:
-        """Return a number for a batch that grows along the run, whatever its resizes were."""
-        before = sum(past.num_batches for past in self.segment.history)
-        return self.segment.epoch * 2**40 + before + self.entries_of(number)[0]
 
 
 class Position:

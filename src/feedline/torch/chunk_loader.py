@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -11,8 +12,9 @@ import torch
 from numpy.typing import NDArray
 
 from feedline.errors import check_choice, check_integer
-from feedline.feed import ChunkBatch
+from feedline.feed import ChunkBatch, Recorder
 from feedline.feed import ChunkLoader as PlainLoader
+from feedline.runs import RunLog
 from feedline.store.matrix import MatrixStore
 from feedline.torch.chunk_workers import RequestsInWorkers
 
@@ -47,7 +49,8 @@ class ChunkLoader(PlainLoader):
         persistent_workers: Whether workers stay from one epoch to the next.
         pin_memory: Whether batches are copied to memory that a GPU reads directly.
         multiprocessing_context: How workers are started, as for torch's DataLoader.
-        options: `num_replicas`, `rank`, `peers`, `log`, `desync_guard` and `desync_timeout`, as for
+        log: A folder for a log of every batch, for `feedline audit`; or a recorder.
+        options: `num_replicas`, `rank`, `peers`, `desync_guard` and `desync_timeout`, as for
             `feedline.feed.ChunkLoader`.
 
     Examples:
@@ -70,6 +73,7 @@ class ChunkLoader(PlainLoader):
         persistent_workers: bool = False,
         pin_memory: bool = False,
         multiprocessing_context: Any = None,
+        log: str | os.PathLike[str] | Recorder | None = None,
         **options: Any,
     ) -> None:
         self.output = check_choice("output", output, OUTPUTS)
@@ -85,9 +89,9 @@ class ChunkLoader(PlainLoader):
                 context=multiprocessing_context,
             )
         adapter = _Tensors(self.output, self.pin_memory)
-        super().__init__(
-            store, sampler, output=adapter, num_ahead=num_ahead, reader=reader, **options
-        )
+        recorder = RunLog(log, self) if isinstance(log, str | os.PathLike) else log
+        options |= {"num_ahead": num_ahead, "reader": reader, "log": recorder}
+        super().__init__(store, sampler, output=adapter, **options)
 
 
 @dataclass(frozen=True)
