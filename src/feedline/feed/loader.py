@@ -239,7 +239,12 @@ class PlannedLoader:
             return self.log_step()
         return running.ordinal(max(running.num_delivered - 1, 0))
 
+    def end_log(self) -> None:
+        """Note that the run stops, if anything was noted since it began."""
+        if self.log is not None and self._is_log_begun:
+            self.log.event("stop")
+            self._is_log_begun = False
+
     def close(self) -> None:
         """Let go of threads, workers and files."""
-        if self.log is not None:
-            self.log.event("stop")
+        self.end_log()

@@ -58,11 +58,10 @@ class RunLog:
 
     def event(self, name: str, /, **fields: Any) -> None:
         """Note something that happened; the event `stop` closes the file until more happens."""
-        if name != "stop":
-            self._opened().event(name, **fields)
-        elif self._log is not None:
-            with self._log as log:
-                log.event(name, **fields)
+        log = self._opened()
+        log.event(name, **fields)
+        if name == "stop":
+            log.close()
             self._log = None
 
     def _opened(self) -> ConsumptionLog:

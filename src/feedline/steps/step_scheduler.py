@@ -383,9 +383,9 @@ class StepScheduler:
     def close(self) -> None:
         """Give the signals back, and end the progress bar and the loader's pass."""
         self._walk.close()
-        log = getattr(self._walk.loader, "log", None)
-        if log is not None:
-            log.event("stop")
+        end_log = getattr(self._walk.loader, "end_log", None)
+        if end_log is not None:
+            end_log()
         if self._progress is not None:
             self._progress.close()
         self.sig_handler.release()
