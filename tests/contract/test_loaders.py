@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections import Counter
 from collections.abc import Iterator
@@ -313,15 +314,43 @@ def test_a_rest_that_makes_no_batch_ends_its_epoch_and_nothing_else(
 def test_a_finished_epoch_on_other_sizes_is_followed_by_the_next_one(
     kind: Kind, folder: Path
 ) -> None:
-    ranks = Ranks(kind, folder, 2, 2)
+    ranks = Ranks(kind, folder, 2, 4)
     ranks.consume()
     state = ranks.state()
-    resized = Ranks(kind, folder, 3, 4)
-    resized.load(state)
-    num_left = resized.count_left()
-    assert len(resized.loaders[0]) == len(kind.make(folder, 3, 0, 4))
+    for sizes in [(3, 4), (1, 1), (2, 4)]:
+        resized = Ranks(kind, folder, *sizes)
+        resized.load(state)
+        assert resized.count_left() == len(resized.loaders[0])
+        assert len(resized.loaders[0]) == len(kind.make(folder, sizes[0], 0, sizes[1]))
+        resized.consume()
+        assert resized.num_taken == len(resized.loaders[0])
+        assert {loader.epoch for loader in resized.loaders} == {1}
+
+
+@each_kind
+def test_an_epoch_that_ended_without_a_batch_has_ended_for_whoever_loads_its_state(
+    kind: Kind, folder: Path
+) -> None:
+    ranks = Ranks(kind, folder, 1, 1)
+    ranks.consume(len(ranks.loaders[0]) - 1)
+    resized = Ranks(kind, folder, 4, max(kind.sizes))
+    resized.load(ranks.state())
     resized.consume()
-    assert resized.num_taken == num_left
+    again = Ranks(kind, folder, 4, max(kind.sizes))
+    again.load(resized.state())
+    again.consume(1)
+    assert {loader.epoch for loader in again.loaders} == {1}
+
+
+@each_kind
+def test_a_copy_goes_on_at_the_place_of_its_loader(kind: Kind, folder: Path) -> None:
+    loader = kind.make(folder, 2, 0, 4)
+    ids_of(kind, loader)
+    following = ids_of(kind, copy.deepcopy(loader))
+    first = ids_of(kind, loader, 3)
+    assert loader.epoch == 1
+    assert following[:3] == first
+    assert first + ids_of(kind, copy.deepcopy(loader)) == following
 
 
 @pytest.mark.parametrize("name", ["feed, dropping", "torch, dropping"])

@@ -233,7 +233,7 @@ def test_setting_the_epoch_moves_only_to_another_one(folder: Path) -> None:
     assert batches_of(feed) == batches_of(make(folder))
 
 
-def test_an_older_pass_does_not_move_the_feed_that_has_gone_on(folder: Path) -> None:
+def test_an_older_pass_is_refused_once_the_feed_has_gone_on(folder: Path) -> None:
     feed = make(folder)
     older = iter(feed)
     next(older)
@@ -241,7 +241,8 @@ def test_an_older_pass_does_not_move_the_feed_that_has_gone_on(folder: Path) -> 
     next(newer)
     next(newer)
     state = feed.state_dict()
-    next(older)
+    with pytest.raises(InvalidValueError, match="belongs to an earlier pass"):
+        next(older)
     assert feed.state_dict() == state
 
 

@@ -64,19 +64,45 @@ def test_a_loop_that_stops_after_the_last_batch_goes_on_with_the_next_epoch(
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_an_iterator_keeps_to_the_pass_that_it_was_made_for(num_workers: int) -> None:
+def test_an_iterator_whose_loader_was_moved_is_refused_and_not_left_uncounted(
+    num_workers: int,
+) -> None:
     loader = make(num_workers=num_workers)
     list(islice(loader, 3))
     state = loader.state_dict()
+    moves = [
+        lambda: loader.load_state_dict(state),
+        lambda: loader.set_epoch(5),
+        lambda: iter(loader),
+        lambda: list(islice(loader.sampler, 3)),
+    ]
+    for move in moves:
+        loader.load_state_dict(state)
+        older = iter(loader)
+        assert next(older).tolist() == epoch_of(0)[3]
+        kept = move()
+        with pytest.raises(InvalidValueError, match="belongs to an earlier pass"):
+            next(older)
+        del kept
     loader.load_state_dict(state)
-    first = iter(loader)
-    loader.load_state_dict(state)
-    second = iter(loader)
-    assert next(first).tolist() == next(second).tolist() == epoch_of(0)[3]
-    older = iter(loader)
-    loader.set_epoch(5)
-    assert next(older).tolist() == epoch_of(0)[0]
-    assert batches_of(loader) == epoch_of(5)
+    assert batches_of(loader) == epoch_of(0)[3:]
+
+
+@pytest.mark.parametrize("log", [False, True])
+def test_the_loop_may_go_on_after_a_batch_that_failed_with_a_log_too(
+    log: bool, tmp_path: Any
+) -> None:
+    options = {"log": tmp_path / "logs"} if log else {}
+    loader = DataLoader(FailsOnce(40, 20), batch_size=4, num_replicas=1, rank=0, **options)
+    batches, received = iter(loader), []
+    while len(received) < 9:
+        try:
+            received.append(next(batches).tolist())
+        except RuntimeError:
+            assert len(received) == 5
+    assert received == [[*range(n, n + 4)] for n in range(0, 40, 4) if n != 20]
+    assert next(batches, None) is None
+    loader.close()
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])

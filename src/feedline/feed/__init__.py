@@ -13,7 +13,7 @@ from feedline.feed.foreign import ForeignLoader, as_loader
 from feedline.feed.gathering import chunking_of, gather_samples
 from feedline.feed.guard import Guard
 from feedline.feed.loader import Delivered, Loader, PlannedBatch, PlannedLoader
-from feedline.feed.logged import Recorder, logged
+from feedline.feed.logged import LoggedBatches, Recorder
 from feedline.feed.passes import Batching, Pass
 from feedline.feed.peers import Alone, FoundPeers, Peers, as_peers, register_finder
 from feedline.feed.position import Position
@@ -36,6 +36,7 @@ __all__ = [
     "Guard",
     "Loader",
     "LoaderWrapper",
+    "LoggedBatches",
     "Pass",
     "Peers",
     "PlannedBatch",
@@ -48,7 +49,6 @@ __all__ = [
     "as_peers",
     "chunking_of",
     "gather_samples",
-    "logged",
     "picked_batches",
     "read_slabs",
     "register_finder",

@@ -205,25 +205,24 @@ class ChunkLoader(PlannedLoader):
         count = getattr(self.sampler, "n_batches", None) or self.sampler.n_iters
         return int(count(self.n_obs))
 
-    def load_state_dict(self, state_dict: Mapping[str, Any], /) -> None:
-        """Go on where a state was saved, on any number of ranks that the sampler allows."""
+    def _load_state(self, state: Mapping[str, Any]) -> None:
         self._check_position()
-        if isinstance(state_dict, Mapping) and "sampler" in state_dict:
+        if isinstance(state, Mapping) and "sampler" in state:
             # Before loaders shared the position of their samplers, the data stood beside it.
-            saved, current = state_dict.get("data"), self.store.fingerprint
+            saved, current = state.get("data"), self.store.fingerprint
             if saved != current:
                 raise PlanMismatchError(
                     "the data has changed since the state was saved; restore it, or start a new "
                     "run without the state",
                     {"data": (saved, current)},
                 )
-            state_dict = state_dict["sampler"]
-            if not isinstance(state_dict, Mapping):
+            state = state["sampler"]
+            if not isinstance(state, Mapping):
                 raise CursorFormatError(
-                    f"sampler={state_dict!r:.80} must be the state of a sampler; pass what "
+                    f"sampler={state!r:.80} must be the state of a sampler; pass what "
                     "state_dict() returned"
                 )
-        super().load_state_dict(state_dict)
+        super()._load_state(state)
 
     @property
     def delivered(self) -> Delivered | None:

@@ -91,6 +91,7 @@ class ForeignLoader:
         # Batches of this epoch before this pass; None if they were of another size.
         self._num_before: int | None = 0
         self._batches: Iterator[Any] | None = None
+        self._is_used = False
         self._leave_pass()
 
     def _leave_pass(self) -> None:
@@ -179,7 +180,14 @@ class ForeignLoader:
         except TypeError:
             self._num_batches = None
         with self._start():
-            self._batches = iter(self.loader)
+            batches = iter(self.loader)
+        if batches is self.loader and self._is_used:
+            raise InvalidValueError(
+                f"dataloader={type(self.loader).__name__} is an iterator, which has its batches "
+                f"once, but epoch {self._epoch} needs them again; give a loader that can be "
+                "iterated in every epoch, or num_epochs=1"
+            )
+        self._batches, self._is_used = batches, True
         if not self._has_state:
             for _ in islice(self._batches, self._num_before):
                 pass
@@ -308,6 +316,13 @@ class ForeignLoader:
                 "in each process, so some samples would be lost and others repeated; use one of "
                 "Feedline's loaders, or a state from the end of an epoch",
                 {"sampler": (count, random[0])},
+            )
+        if isinstance(own, Mapping) and "cursor" in own and (count or self._has_state):
+            raise PlanMismatchError(
+                "the state was saved with one of Feedline's loaders, and "
+                f"{type(self.loader).__name__} cannot resume there; use the same loader, or a "
+                "state from the end of an epoch without it",
+                {"dataloader": ("feedline", type(self.loader).__name__)},
             )
         if count and self._has_state and own is None:
             raise PlanMismatchError(

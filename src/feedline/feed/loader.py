@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from feedline.errors import InvalidValueError
-from feedline.feed.logged import Recorder, logged
+from feedline.feed.logged import LoggedBatches, Recorder
 from feedline.feed.passes import SINGLE, Batching, Pass
 from feedline.feed.peers import Peers
 from feedline.feed.position import Position
@@ -156,7 +157,7 @@ class PlannedLoader:
         self.log = log
         #: Returns the number of the step that a batch is for; a clock sets it.
         self.log_step: Callable[[], int] | None = None
-        self._is_log_begun = False
+        self._is_log_begun = self._is_resumed = False
 
     @property
     def position(self) -> Position:
@@ -215,10 +216,14 @@ class PlannedLoader:
 
     def load_state_dict(self, state_dict: Mapping[str, Any], /) -> None:
         """Go on where a state was saved; an error changes nothing."""
-        self.position.load_state_dict(state_dict)
+        self._load_state(state_dict)
+        self._is_resumed = True
+
+    def _load_state(self, state: Mapping[str, Any]) -> None:
+        self.position.load_state_dict(state)
 
     def __iter__(self) -> Iterator[Any]:
-        is_resumed = self.position.is_loaded
+        is_resumed, self._is_resumed = self._is_resumed or self.position.is_loaded, False
         running = self.position.begin(self.batching)
         batches = self._batches(running)
         if self.log is None:
@@ -227,7 +232,9 @@ class PlannedLoader:
             self._is_log_begun = True
             fields = {"step": self._step_of(running)} if is_resumed else {}
             self.log.event("resume" if is_resumed else "start", **fields)
-        return logged(batches, self, self.log, running.num_batches, lambda: self._step_of(running))
+        step_of = partial(self._step_of, running)
+        end = {"num_dropped": running.num_left_out}
+        return LoggedBatches(batches, self, self.log, running.num_batches, step_of, **end)
 
     def _batches(self, running: Pass) -> Iterator[Any]:
         """Return an iterator that yields the batches of a pass, and delivers each of them."""

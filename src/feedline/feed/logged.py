@@ -22,42 +22,63 @@ class Recorder(Protocol):
         """Note something that happened."""
 
 
-def logged(
-    batches: Iterator[Any],
-    loader: Loader[Any],
-    recorder: Recorder,
-    num_batches: int,
-    step_of: Callable[[], int],
-) -> Iterator[Any]:
-    """Yield the batches of a pass of `loader`, each of them noted before it is handed out.
+class LoggedBatches(Iterator[Any]):
+    """The batches of a pass of a loader, each of them noted before it is handed out.
 
     When the last one is out, the event `epoch_end` is noted.
+
+    Args:
+        batches: The pass.
+        loader: The loader that it is a pass of.
+        recorder: Where to note.
+        num_batches: How many batches the pass has.
+        step_of: Returns the number of the step that the latest batch is for.
+        end: What else to tell at the end of the epoch.
     """
-    try:
-        while True:
-            start = perf_counter()
-            batch = next(batches, _END)
-            if batch is _END:
-                return
-            waited = perf_counter() - start
-            latest = loader.delivered
-            assert latest is not None
-            recorder.record(
-                epoch=loader.epoch,
-                step=step_of(),
-                batch=latest.number,
-                ids=latest.ids,
-                is_real=latest.is_real,
-                wait=waited,
-            )
-            if latest.number + 1 == num_batches:
-                # Whoever counts the batches does not ask for one more.
-                recorder.event("epoch_end", epoch=loader.epoch, step=step_of())
-            yield batch
-    finally:
-        close = getattr(batches, "close", None)
+
+    def __init__(
+        self,
+        batches: Iterator[Any],
+        loader: Loader[Any],
+        recorder: Recorder,
+        num_batches: int,
+        step_of: Callable[[], int],
+        **end: Any,
+    ) -> None:
+        self._batches = batches
+        self._loader = loader
+        self._recorder = recorder
+        self._num_batches = num_batches
+        self._step_of = step_of
+        self._end = end
+        if num_batches == 0:
+            self._note_end()
+
+    def __next__(self) -> Any:
+        start = perf_counter()
+        batch = next(self._batches)
+        waited = perf_counter() - start
+        latest = self._loader.delivered
+        assert latest is not None
+        self._recorder.record(
+            epoch=self._loader.epoch,
+            step=self._step_of(),
+            batch=latest.number,
+            ids=latest.ids,
+            is_real=latest.is_real,
+            wait=waited,
+        )
+        if latest.number + 1 == self._num_batches:
+            # Whoever counts the batches does not ask for one more.
+            self._note_end()
+        return batch
+
+    def _note_end(self) -> None:
+        fields = {"epoch": self._loader.epoch, "step": self._step_of(), **self._end}
+        self._recorder.event("epoch_end", **fields)
+
+    def close(self) -> None:
+        """End what reads ahead for the pass."""
+        close = getattr(self._batches, "close", None)
         if close is not None:
             close()
-
-
-_END = object()

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from feedline.errors import InvalidValueError
 from feedline.feed.blocks import BlocksAhead
 from feedline.plan import Block, Segment
 
@@ -50,12 +51,20 @@ class Pass:
         self.start = segment.num_done
         #: How many batches it has.
         self.num_batches = batching.num_batches(segment.num_batches - segment.num_done)
+        #: Whether the position was moved elsewhere since, so that nobody counts this pass.
+        self.is_stale = False
         self._num_handed_out = 0
         self._live: Iterator[Any] = iter(())
         self._planned: BlocksAhead | None = None
 
     def deliver(self, num_batches: int = 1) -> None:
-        """Take note that the training loop has received its next batch, or several."""
+        """Take note that the training loop receives its next batch, or several."""
+        if self.is_stale:
+            raise InvalidValueError(
+                "this iterator belongs to an earlier pass, whose batches nobody counts: its loader "
+                "was moved since, by set_epoch, load_state_dict or another iterator; use the "
+                "latest iterator, or a loader of its own for each loop"
+            )
         self._num_handed_out += num_batches
 
     def hand_out(self, entries: list[Entry]) -> Iterator[Entry]:
@@ -76,13 +85,13 @@ class Pass:
         return self.num_delivered >= self.num_batches
 
     def entries_before(self, number: int) -> int:
-        """Return how many entries of the segment come before a batch of this pass.
+        """Return how many entries of the segment come before a batch of this pass."""
+        return min(self.start + number * self.batching.num_entries, self.segment.num_batches)
 
-        At the end of the pass these are all, also those that an incomplete last batch drops.
-        """
-        if number >= self.num_batches:
-            return self.segment.num_batches
-        return self.start + number * self.batching.num_entries
+    @property
+    def num_left_out(self) -> int:
+        """How many samples of the epoch no rank gets any more, once this pass has ended."""
+        return self.segment.num_left_after(self.entries_before(self.num_batches))
 
     def entries_of(self, number: int) -> tuple[int, int]:
         """Return the first entry of a batch of this pass, and the one after its last."""

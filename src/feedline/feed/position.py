@@ -105,8 +105,14 @@ class Position:
         self._go_to(self._epoch)
 
     def _go_to(self, epoch: int) -> None:
+        self._leave_pass()
         self._epoch = epoch
-        self._loaded = self._resumed = self._pass = None
+        self._loaded = self._resumed = None
+
+    def _leave_pass(self) -> None:
+        if self._pass is not None:
+            self._pass.is_stale = True
+        self._pass = None
 
     def num_batches(self, batching: Batching = SINGLE) -> int:
         """Return the number of batches of a whole epoch under the present sizes."""
@@ -129,7 +135,8 @@ class Position:
             return False
         segment = self.next_segment()
         is_empty = not batching.num_batches(segment.num_batches - segment.num_done)
-        return is_empty and _is_finished(segment, self._loaded)
+        # States of earlier releases do not say that they have ended.
+        return self._loaded.has_ended or (is_empty and _is_finished(segment, self._loaded))
 
     # Passes.
 
@@ -152,6 +159,7 @@ class Position:
             segment = replace(segment, plan=self._plan)
         running = Pass(segment, self.peers.rank, batching)
         self.guard.compare(self.peers, lambda: self._record(running))
+        self._leave_pass()
         self._loaded = self._resumed = None
         self._pass = running
         return running
@@ -240,8 +248,9 @@ class Position:
         most = 0 if running is None else running.num_delivered
         num_batches = check_integer("num_batches", num_batches, 0, most)
         if running is not None:
-            entries = running.entries_before(running.num_delivered - num_batches)
-            return self._cursor(running.segment, entries)
+            number = running.num_delivered - num_batches
+            cursor = self._cursor(running.segment, running.entries_before(number))
+            return replace(cursor, has_ended=number >= running.num_batches)
         if self._loaded is not None and self._new_weights is None:
             return self._loaded
         if self._new_weights is not None:
@@ -299,8 +308,9 @@ class Position:
         return self._loaded is not None
 
     def __getstate__(self) -> dict[str, Any]:
-        # For another process, which has no part in the pass that is running here.
-        return {**self.__dict__, "_pass": None}
+        # A copy, here or in another process, has no part in the pass, but goes on at its place.
+        loaded = self._loaded if self._pass is None else self._cursor_before(0)
+        return {**self.__dict__, "_pass": None, "_resumed": None, "_loaded": loaded}
 
 
 def _checked(segment: Segment, batching: Batching) -> int:

@@ -63,6 +63,8 @@ class Cursor:
     epoch: int = 0
     history: tuple[PastSegment, ...] = ()
     changes: tuple[Mapping[str, Any], ...] = field(default=())
+    #: Whether the run was done with this epoch, whatever its tail policy had left out.
+    has_ended: bool = False
 
     def __post_init__(self) -> None:
         store_integers(self, "epoch", low=0)
@@ -82,6 +84,7 @@ class Cursor:
             "epoch": self.epoch,
             "history": [list(past) for past in self.history],
             "changes": [dict(change) for change in self.changes],
+            **({"ended": True} if self.has_ended else {}),
         }
 
     @classmethod
@@ -108,6 +111,7 @@ class Cursor:
                 epoch=state["epoch"],
                 history=tuple(state["history"]),
                 changes=tuple(dict(change) for change in state["changes"]),
+                has_ended=state.get("ended", False) is True,
             )
             intact = cursor.fingerprint == state["fingerprint"]
         except (InvalidValueError, TypeError, ValueError) as error:

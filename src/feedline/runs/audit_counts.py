@@ -73,10 +73,18 @@ def count_epoch(runs: Sequence[Run], epoch: int, num_samples: int) -> EpochCount
 
 
 def num_dropped(runs: Sequence[Run], epoch: int, num_positions: int) -> int:
-    """Return how many samples the tail policy leaves out at the end of an epoch.
+    """Return how many samples the tail policy leaves out at the end of an epoch, as logs tell.
 
-    The first runs consumed whole batches. What they left is dealt to the ranks of the last one.
+    Else the first runs consumed whole batches. What they left is dealt to the ranks of the last.
     """
+    told = [
+        part.dropped[epoch]
+        for run in runs
+        for part in run.ranks.values()
+        if epoch in part.dropped and part.ends[epoch] < run.limit
+    ]
+    if told:
+        return told[-1]
     parts = [(run, run.num_batches(epoch)) for run in runs]
     parts = [(run, count) for run, count in parts if count]
     if not parts:

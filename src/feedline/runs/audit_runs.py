@@ -30,6 +30,7 @@ class RankPart:
     resumed_at: int | None = None
     has_stopped: bool = False
     ends: dict[int, int] = field(default_factory=dict)
+    dropped: dict[int, int] = field(default_factory=dict)
     spans: dict[int, list[int]] = field(default_factory=dict)
     numbers: array[int] = field(default_factory=lambda: array("q"))
     events: list[LoggedEvent] = field(default_factory=list)
@@ -54,7 +55,10 @@ class RankPart:
         if event.name == "resume":
             self.resumed_at = self._number_in(event, "step")
         elif event.name == "epoch_end":
-            self.ends[self._number_in(event, "epoch")] = self._number_in(event, "step")
+            epoch = self._number_in(event, "epoch")
+            self.ends[epoch] = self._number_in(event, "step")
+            if "num_dropped" in fields:
+                self.dropped[epoch] = self._number_in(event, "num_dropped")
         elif event.name == "stop":
             self.has_stopped = True
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from feedline.feed import Loader, LoaderWrapper, Recorder, logged
+from feedline.feed import Loader, LoaderWrapper, LoggedBatches, Recorder
 
 
 class LoggedLoader(LoaderWrapper):
@@ -52,12 +52,12 @@ class LoggedLoader(LoaderWrapper):
     def __iter__(self) -> Iterator[Any]:
         num_batches = self.num_batches_left()
         # At once, and not with the first batch: the loader begins its pass here.
-        return logged(self._counted(iter(self.loader)), self, self.log, num_batches, self._step)
+        batches = map(self._counted, iter(self.loader))
+        return LoggedBatches(batches, self, self.log, num_batches, self._step)
 
-    def _counted(self, batches: Iterator[Any]) -> Iterator[Any]:
-        for batch in batches:
-            self._num_handed_out += 1
-            yield batch
+    def _counted(self, batch: Any) -> Any:
+        self._num_handed_out += 1
+        return batch
 
     def _step(self) -> int:
         return self._num_handed_out - 1 if self.log_step is None else self.log_step()

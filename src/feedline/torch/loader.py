@@ -45,7 +45,7 @@ class DataLoader(PlannedLoader, TorchDataLoader[Item]):  # type: ignore[misc]
         shuffle: Without a sampler, whether samples are shuffled.
         sampler: One of Feedline's samplers of samples.
         batch_sampler: One of Feedline's samplers of batches.
-        seed: The seed of the order, where this loader decides it.
+        seed: The seed of the order, where this loader decides it; by default 0.
         tail: Without a sampler, what happens to samples that do not divide evenly over the ranks:
             `"pad"` repeats the first ones (the default; see `with_mask`), `"drop"` leaves them out
             (the default with `drop_last=True`, and that of `DistributedSampler`), `"even"` is
@@ -80,7 +80,7 @@ class DataLoader(PlannedLoader, TorchDataLoader[Item]):  # type: ignore[misc]
         sampler: Any | None = None,
         batch_sampler: Any | None = None,
         *,
-        seed: int | str = 0,
+        seed: int | str | None = None,
         tail: str | None = None,
         num_replicas: int | None = None,
         rank: int | None = None,
@@ -94,6 +94,7 @@ class DataLoader(PlannedLoader, TorchDataLoader[Item]):  # type: ignore[misc]
     ) -> None:
         check_exact(options)
         given = {
+            "seed": seed,
             "tail": tail,
             "num_replicas": num_replicas,
             "rank": rank,
@@ -111,7 +112,9 @@ class DataLoader(PlannedLoader, TorchDataLoader[Item]):  # type: ignore[misc]
         elif sampler is None and batch_sampler is None:
             plan_sampler = SampleSampler(
                 SamplePlan(
-                    order=_order(check_dataset(dataset), bool(shuffle), seed),
+                    order=_order(
+                        check_dataset(dataset), bool(shuffle), 0 if seed is None else seed
+                    ),
                     tail=_tail_of(tail, drop_last),
                 ),
                 num_replicas=num_replicas,
@@ -156,9 +159,8 @@ class DataLoader(PlannedLoader, TorchDataLoader[Item]):  # type: ignore[misc]
         # torch sets it when it is made; what counts is the position's.
         pass
 
-    def load_state_dict(self, state_dict: Mapping[str, Any], /) -> None:
-        """Go on where a state was saved; an error leaves the loader as it was."""
-        self._sampler.load_state_dict(state_dict)
+    def _load_state(self, state: Mapping[str, Any]) -> None:
+        self._sampler.load_state_dict(state)
 
     def _batches(self, running: Pass) -> Iterator[Any]:
         self._asked_for = asked = _Asked()
@@ -183,6 +185,10 @@ class DataLoader(PlannedLoader, TorchDataLoader[Item]):  # type: ignore[misc]
 
     def _asked(self) -> Any:
         return self._asked_for.latest
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy goes on at the same place, with workers and batches of its own.
+        return {**self.__dict__, "_asked_for": _Asked(), "_iterator": None}
 
     def close(self) -> None:
         """End the workers that are kept from one epoch to the next, and the log."""
