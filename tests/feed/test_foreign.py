@@ -10,8 +10,9 @@ import pytest
 import torch.utils.data
 
 from clock_loaders import MAKERS, Places, Sized, SizedPlaces, Unsized, feed, torch_loader
-from feedline.errors import FeedlineError, PlanMismatchError
+from feedline.errors import FeedlineError, InvalidValueError, PlanMismatchError
 from feedline.feed import ForeignLoader, LoaderWrapper, as_loader
+from feedline.torch import DataLoader, StepScheduler
 from loader_data import Ids
 from refusals import refusal
 
@@ -191,3 +192,24 @@ def test_an_order_that_nobody_can_repeat_is_not_resumed_in_its_middle() -> None:
     other = as_loader(torch.utils.data.DataLoader(range(20), batch_size=4))
     other.load_state_dict(in_order.state_dict())
     assert len(list(other)) == 3
+
+
+def test_an_iterator_that_is_used_up_is_not_taken_for_an_empty_epoch() -> None:
+    loader = as_loader(iter([[1], [2]]))
+    assert list(loader) == [[1], [2]]
+    with pytest.raises(InvalidValueError, match="is an iterator that has no batches left"):
+        next(iter(loader))
+
+
+def test_the_state_of_one_of_our_loaders_is_not_taken_for_a_count_of_batches() -> None:
+    ours = DataLoader(range(20), batch_size=2, shuffle=True)
+    with StepScheduler(2, 2, 1, ours, num_epochs=1, preemption_signal=None) as clock:
+        for _ in clock:
+            if clock.step == 4:
+                break
+        state = clock.state_dict()
+    plain = torch.utils.data.DataLoader(range(20), batch_size=2)
+    with StepScheduler(2, 2, 1, plain, num_epochs=1, preemption_signal=None) as other:
+        with pytest.raises(PlanMismatchError, match="saved with one of Feedline's loaders"):
+            other.load_state_dict(state)
+        assert other.step == 0

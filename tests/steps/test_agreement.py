@@ -34,6 +34,16 @@ def ask(scheduler: StepScheduler, rank: int) -> None:
         getattr(scheduler, QUESTIONS[(number + rank) % len(QUESTIONS)])
 
 
+@pytest.mark.parametrize("limit", ["max_steps", "num_epochs"])
+def test_ranks_with_other_limits_are_told_before_the_first_step(limit: str) -> None:
+    def run(peers: ThreadPeers) -> Any:
+        return list(make(peers, **{limit: 3 if peers.rank == 1 else 5}))
+
+    for error in on_ranks(3, run):
+        assert isinstance(error, DesyncError)
+        assert f"{limit} is 3 on rank 1 and 5 on rank 0, 2" in str(error)
+
+
 @pytest.mark.parametrize("ckpt_every_steps", [1, 2, 5, 100])
 @pytest.mark.parametrize("every_epoch", [True, False])
 def test_ranks_talk_once_a_step_however_much_each_of_them_asks(

@@ -216,6 +216,56 @@ def test_one_argument_logs_a_run_for_an_audit(num_workers: int, tmp_path: Path) 
     assert len(list((tmp_path / "logs").iterdir())) == 2, "each launch is a run of its own"
 
 
+def test_what_a_tail_drops_is_told_and_not_taken_for_lost(tmp_path: Path) -> None:
+    lengths = [1] * 5 + [9] * 7
+    sampler = BucketBatchSampler(lengths, batch_size=4, edges=[1, 9], tail="drop")
+    loader = DataLoader(range(12), batch_sampler=sampler, log=tmp_path / "buckets")
+    list(loader)
+    loader.close()
+    result = audit_logs([tmp_path / "buckets"])
+    assert result.ok
+    assert result.epochs[0].num_dropped == 4
+
+
+def test_an_epoch_whose_rest_makes_no_batch_ends_in_the_log_too(tmp_path: Path) -> None:
+    options = {"drop_last": True, "shuffle": True, "log": tmp_path / "logs"}
+    loader = DataLoader(range(50), 3, **options)
+    for _ in loader:
+        if loader.delivered is not None and loader.delivered.number == 14:
+            break
+    state = loader.state_dict()
+    loader.close()
+    resumed = DataLoader(range(50), 6, **options)
+    resumed.load_state_dict(state)
+    assert list(resumed) == []
+    list(resumed)
+    resumed.close()
+    result = audit_logs([tmp_path / "logs"])
+    assert result.ok
+    assert [epoch.num_dropped for epoch in result.epochs] == [5, 2]
+
+
+def test_a_clock_that_goes_back_to_the_end_of_an_epoch_says_so_in_the_log(tmp_path: Path) -> None:
+    loader = DataLoader(range(16), 4, shuffle=True, log=tmp_path / "logs")
+    with StepScheduler(4, 4, 1, loader, num_epochs=2, preemption_signal=None) as clock:
+        saved: dict[str, Any] = {}
+        for _ in clock.epochs:
+            for _ in clock:
+                if clock.is_last_batch and not saved:
+                    saved = clock.state_dict()
+                if clock.step == 5:
+                    break
+            if clock.step >= 5:
+                break
+        clock.load_state_dict(saved)
+        for _ in clock.epochs:
+            for _ in clock:
+                pass
+    result = audit_logs([tmp_path / "logs"])
+    assert result.ok
+    assert [epoch.num_once for epoch in result.epochs] == [16, 16]
+
+
 def test_a_matrix_is_logged_by_the_same_argument(tmp_path: Path) -> None:
     store, sampler = MemoryMatrix(np.arange(NUM_SAMPLES)[:, None]), RandomSampler(4, 4, 8)
     loader = TorchChunkLoader(store, sampler, log=tmp_path / "logs")

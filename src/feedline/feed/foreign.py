@@ -15,6 +15,7 @@ from typing import Any
 
 from feedline.errors import CursorFormatError, InvalidValueError, PlanMismatchError, check_integer
 from feedline.feed.adapters import adapters_in_use
+from feedline.feed.foreign_batch import ForeignBatch
 from feedline.feed.loader import Loader
 from feedline.feed.peers import FoundPeers, Peers, as_peers
 
@@ -181,13 +182,7 @@ class ForeignLoader:
             self._num_batches = None
         with self._start():
             batches = iter(self.loader)
-        if batches is self.loader and self._is_used:
-            raise InvalidValueError(
-                f"dataloader={type(self.loader).__name__} is an iterator, which has its batches "
-                f"once, but epoch {self._epoch} needs them again; give a loader that can be "
-                "iterated in every epoch, or num_epochs=1"
-            )
-        self._batches, self._is_used = batches, True
+        self._batches = batches
         if not self._has_state:
             for _ in islice(self._batches, self._num_before):
                 pass
@@ -201,7 +196,14 @@ class ForeignLoader:
             batch = self._taken(batches)
             if batch is _END:
                 self._end()
+                if batches is self.loader and self._is_used and not self._num_delivered:
+                    raise InvalidValueError(
+                        f"dataloader={type(self.loader).__name__} is an iterator that has no "
+                        f"batches left for epoch {self._epoch}; give a loader that can be iterated "
+                        "in every epoch, or num_epochs=1"
+                    )
                 return
+            self._is_used = True
             self._latest = ForeignBatch(self._num_delivered, batch, self._peers)
             self._num_delivered += 1
             if self._num_delivered == self._num_batches:
@@ -334,57 +336,6 @@ class ForeignLoader:
         if self._has_state and own is not None:
             self.loader.load_state_dict(own)
         self._go_to(epoch, None if self._has_state and then != self.sizes else count)
-
-
-class ForeignBatch:
-    """The record of a batch of which nothing is known but the batch itself."""
-
-    __slots__ = ("_batch", "_peers", "number")
-
-    ids = None
-    is_real = None
-    bucket = None
-
-    def __init__(self, number: int, batch: Any, peers: Peers) -> None:
-        self.number = number
-        self._batch = batch
-        self._peers = peers
-
-    @property
-    def num_real(self) -> int | None:
-        """How many samples it has: as many as its first array is long, or None."""
-        return num_samples_of(self._batch)
-
-    @property
-    def num_real_of_all_ranks(self) -> int | None:
-        """How many samples the batch has on all ranks; None unless there is one."""
-        return self.num_real if self._peers.world_size == 1 else None
-
-
-def num_samples_of(batch: Any) -> int | None:
-    """Return how many samples a batch has by its first array or list, or None if it has neither.
-
-    Examples:
-        >>> num_samples_of({"x": [1, 2, 3]}), num_samples_of([{"x": 1}, {"x": 2}])
-        (3, 2)
-    """
-    is_real = getattr(batch, "is_real", None)
-    if is_real is not None:
-        return int(is_real.sum())
-    shape = getattr(batch, "shape", None)
-    if shape is not None:
-        return int(shape[0]) if len(shape) else 1
-    if isinstance(batch, Mapping):
-        return num_samples_of(next(iter(batch.values()), None))
-    if isinstance(batch, tuple | list):
-        # A list of records has a sample in each; a list of arrays has them side by side.
-        if batch and isinstance(batch[0], Mapping):
-            return len(batch)
-        if batch and not isinstance(batch[0], int | float | str | bytes):
-            inner = num_samples_of(batch[0])
-            return len(batch) if inner is None else inner
-        return len(batch)
-    return None
 
 
 def _method(owner: Any, name: str) -> Callable[..., Any] | None:

@@ -12,6 +12,7 @@ import signal
 from typing import NamedTuple
 
 from feedline.errors import DesyncError
+from feedline.feed import Guard
 from feedline.steps.deadline import Deadline
 from feedline.steps.signal_handler import DistributedSignalHandler
 
@@ -60,6 +61,7 @@ class Agreement:
     def __init__(self, handler: DistributedSignalHandler, deadline: Deadline) -> None:
         self._handler = handler
         self._deadline = deadline
+        self._is_compared = False
         #: The step that the ranks have agreed on.
         self.step = -1
         #: Whether this rank asks all of them to stop.
@@ -70,6 +72,12 @@ class Agreement:
     def reset(self) -> None:
         """Forget what was agreed on."""
         self.verdict, self.step = Verdict(), -1
+
+    def compare_once(self, **limits: int | None) -> None:
+        """Raise `DesyncError` on every rank unless all of them have the same limits."""
+        if not self._is_compared:
+            self._is_compared = True
+            Guard().compare(self._handler.peers, lambda: limits)
 
     def reach(self, step: int, epoch: int, *, is_last_batch: bool, has_diverged: bool) -> Verdict:
         """Return what is most urgent on any rank, or raise `DesyncError` if they have parted."""

@@ -197,6 +197,7 @@ class StepScheduler:
         self._settle()
         if self._has_ended or self.epoch >= self.num_epochs:
             return
+        self._agreement.compare_once(max_steps=self._step_limit, num_epochs=self.num_epochs)
         self._walk.begin_pass()
         while self.epoch < self.num_epochs:
             start = perf_counter()
