@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, settings
 
 settings.register_profile(
     "default",
-    max_examples=40,
+    max_examples=25,
     # Time says more about the machine than about the code, so neither a slow example nor a slow
     # start fails a test.
     deadline=None,

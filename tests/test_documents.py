@@ -68,7 +68,18 @@ def name_of(document: Path) -> str:
     return document.relative_to(ROOT).as_posix()
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
+# Trainings of several processes that are stopped and started again; they take long.
+REHEARSED = ("preemption-on-slurm", "resume-on-other-gpus")
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        pytest.param(document, marks=[pytest.mark.slow] if document.stem in REHEARSED else [])
+        for document in DOCUMENTS
+    ],
+    ids=name_of,
+)
 def test_blocks_of_a_document_run(
     document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

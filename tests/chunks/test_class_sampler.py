@@ -42,6 +42,7 @@ def test_reads_are_runs_of_a_chunk_in_one_class() -> None:
             assert part.stop - part.start <= 10 or (part.stop - part.start) > 0
 
 
+@pytest.mark.slow
 def test_classes_come_by_their_weights() -> None:
     weights = [1.0, 2.0, 5.0]
     sampler = ClassSampler(5, 4, 5, classes=LABELS, num_samples=100_000, class_weights=weights)

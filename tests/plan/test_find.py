@@ -29,7 +29,8 @@ def test_every_pass_over_a_source_is_found_across_phases(size: int, shuffle: boo
 
 
 @pytest.mark.parametrize(
-    ("size", "epoch_size"), [(6, 2_000_000), (6, 5_000_000), (5000, 400_000_000)]
+    ("size", "epoch_size"),
+    [(6, 2_000_000), pytest.param(5000, 400_000_000, marks=pytest.mark.slow)],
 )
 def test_a_source_that_is_gone_through_very_often_is_searched_as_a_whole(
     size: int, epoch_size: int

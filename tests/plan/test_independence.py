@@ -120,7 +120,10 @@ def test_every_position_of_a_mixture_draws_each_source_in_proportion_over_seeds(
 
 @pytest.mark.parametrize(
     ("length", "num_rare"),
-    [(100, 1), (20_000, 1), (20_000, 3), (20_000, 40), (5_000_000, 1), (5_000_000, 60)],
+    [
+        *((100, 1), (20_000, 1), (20_000, 3), (20_000, 40), (5_000_000, 1)),
+        pytest.param(5_000_000, 60, marks=pytest.mark.slow),
+    ],
 )
 def test_a_rare_source_comes_anywhere_in_the_epoch_over_seeds(length: int, num_rare: int) -> None:
     """One block, several blocks with draws in order, and several with draws shuffled."""

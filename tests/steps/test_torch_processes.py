@@ -162,6 +162,7 @@ def test_a_rank_that_is_a_step_ahead_is_found_by_the_others(folder: Path) -> Non
     assert "rank 2 is at step 4, but others are not" in said[2]
 
 
+@pytest.mark.slow
 def test_a_second_signal_after_the_grace_period_ends_the_rank_at_once(tmp_path: Path) -> None:
     send = by_rank(1, 2, "train")
     # The second one counts as the first, the third does not.

@@ -84,14 +84,8 @@ def test_workers_go_on_through_every_signal_of_a_job_s_end(loader: str, start_me
             {"preemption_signal": "XCPU"},
             signal.SIGXCPU,
         ),
-        pytest.param(
-            {"loader": "plain", "threads": True},
-            signal.SIGTERM,
-        ),
-        pytest.param(
-            {"loader": "plain", "early": True},
-            signal.SIGTERM,
-        ),
+        pytest.param({"loader": "plain", "threads": True}, signal.SIGTERM, marks=pytest.mark.slow),
+        pytest.param({"loader": "plain", "early": True}, signal.SIGTERM, marks=pytest.mark.slow),
     ],
 )
 def test_spawned_workers_go_on_through_the_signal_of_their_run(
