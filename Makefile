@@ -16,7 +16,7 @@ BENCH := $(VENV_BENCH)/.installed
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-quick test-slow test-matrix test-annbatch bench bench-plots lint format docs clean
+.PHONY: help demo test test-quick test-rest test-slow test-matrix test-annbatch bench bench-plots lint format docs clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,7 +33,10 @@ QUICK := tests/plan tests/feed tests/contract tests/test_saved_states.py tests/t
 	tests/steps/test_resumes.py tests/torch/test_loader_passes.py tests/torch/test_samplers.py
 
 test-quick: $(DEV) ## Run what most changes break, in less than a minute
-	FEEDLINE_HYPOTHESIS_PROFILE=quick $(VENV)/bin/pytest -q -n auto -m "not slow and not workers" $(QUICK)
+	FEEDLINE_HYPOTHESIS_PROFILE=quick $(VENV)/bin/pytest -q -n auto -m "not slow" $(QUICK)
+
+test-rest: $(DEV) ## Run the slow tests alone, which `make test` leaves out
+	$(VENV)/bin/pytest -q -n auto -m slow
 
 test-slow: $(DEV) ## Run all tests, with many more hypothesis examples
 	FEEDLINE_HYPOTHESIS_PROFILE=thorough $(VENV)/bin/pytest -q
