@@ -11,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 
 from feedline.runs import audit_logs
@@ -116,6 +117,7 @@ def weights_of_a_training_that_never_stopped() -> dict[str, torch.Tensor]:
     return weights
 
 
+@pytest.mark.slow
 def test_an_evaluation_with_mask_has_the_result_of_one_process(tmp_path: Path) -> None:
     output = run_example("evaluate_with_mask.py", tmp_path)
     found = dict(re.findall(r"^(.+): accuracy (.+) samples$", output, re.MULTILINE))
@@ -163,6 +165,7 @@ def test_a_folder_is_streamed_in_bounded_memory(tmp_path: Path) -> None:
     assert int(growth) <= 32
 
 
+@pytest.mark.slow
 def test_a_classifier_of_cells_goes_on_with_other_ranks(tmp_path: Path) -> None:
     output = run_example("single_cell.py", tmp_path)
     assert "packed 4000 cells" in output

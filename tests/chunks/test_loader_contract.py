@@ -55,8 +55,7 @@ def go_through(
         assert len(places) == 1, "all ranks must have as many batches left"
         epoch, num_left = places.pop()
         if epoch > 0:
-            # It had ended, and what is left, if anything, makes no batch on so many ranks.
-            parts.append((world_size, [[] for _ in loaders]))
+            # It had ended on the ranks before, and what these dropped does not come back.
             break
         is_last = number == len(world_sizes) - 1
         num_batches = num_left if is_last else data.draw(st.integers(0, num_left))

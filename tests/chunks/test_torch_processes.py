@@ -46,7 +46,7 @@ def received(folder: Path, run: str, num_steps: int | None = None) -> Counter[in
     )
 
 
-@pytest.mark.parametrize("shards", ["contiguous", "windows"])
+@pytest.mark.parametrize("shards", [pytest.param("contiguous", marks=pytest.mark.slow), "windows"])
 def test_three_ranks_have_equal_counts_and_disjoint_rows(
     shards: str, data: Path, tmp_path: Path
 ) -> None:

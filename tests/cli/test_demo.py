@@ -63,6 +63,7 @@ def test_the_demo_ends_with_every_sample_exactly_once(tmp_path: Path) -> None:
     assert result["is_finished"]
 
 
+@pytest.mark.slow
 def test_a_sample_that_a_process_leaves_out_is_found(tmp_path: Path) -> None:
     report = tmp_path / "report.html"
     done = run("--drop-one", "--json", "--report", report)
@@ -76,6 +77,7 @@ def test_a_sample_that_a_process_leaves_out_is_found(tmp_path: Path) -> None:
     assert "The audit fails: 1 lost." in report.read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM]
 )

@@ -124,6 +124,7 @@ def test_a_run_killed_before_every_lasting_change_goes_on(
     assert crash_at > 3
 
 
+@pytest.mark.slow
 def test_a_replacement_killed_before_every_change_keeps_the_old_folder(tmp_path: Path) -> None:
     source = make_source("npy", {"item": np.arange(900)}, tmp_path / "source")
     options = {"chunk_samples": 300}

@@ -11,6 +11,7 @@ from collections import Counter
 from dataclasses import replace
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import assume, settings
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -205,6 +206,7 @@ def test_a_run_over_samples_accounts_for_everything_whatever_happens_to_it() -> 
     run_state_machine_as_test(SampleRun, settings=STEPS)
 
 
+@pytest.mark.slow
 def test_a_run_over_a_mixture_accounts_for_everything_whatever_happens_to_it() -> None:
     run_state_machine_as_test(MixtureRun, settings=STEPS)
 

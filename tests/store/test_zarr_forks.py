@@ -29,7 +29,10 @@ def check_fork(before: str, fork: str, data: list[Path], timeout: float = 15) ->
 
 
 @pytest.mark.parametrize("fork", ["os", "multiprocessing"])
-@pytest.mark.parametrize("before", ["nothing", "open", "read", "nested"])
+@pytest.mark.parametrize(
+    "before",
+    ["read", *(pytest.param(b, marks=pytest.mark.slow) for b in ("nothing", "open", "nested"))],
+)
 def test_a_forked_child_reads_what_was_written(before: str, fork: str, data: list[Path]) -> None:
     check_fork(before, fork, data)
 

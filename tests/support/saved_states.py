@@ -350,7 +350,7 @@ class _OneOf:
     def maximum(self, value: int) -> int:
         return value
 
-    def gather(self, value: Any) -> list[Any]:
+    def gather(self, value: Any, timeout: float) -> list[Any]:
         return [value] * self.world_size
 
 

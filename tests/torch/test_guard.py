@@ -39,7 +39,11 @@ def answers(folder: Path, odd: str) -> list[str]:
             "batch_size", "batch_size is 5 on rank 1 and 4 on rank 0, 2", marks=pytest.mark.slow
         ),
         ("state", "start is 3 on rank 1 and 0 on rank 0, 2"),
-        ("chunks-seed", "plan.plan.plan.order.seed is 8 on rank 1 and 7 on rank 0, 2"),
+        pytest.param(
+            "chunks-seed",
+            "plan.plan.plan.order.seed is 8 on rank 1 and 7 on rank 0, 2",
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             "chunks-length",
             "num_samples is 91 on rank 1 and 90 on rank 0, 2",
@@ -73,6 +77,7 @@ def test_ranks_that_agree_go_on(odd: str, tmp_path: Path) -> None:
     assert answers(tmp_path, odd) == ["received 3 batches"] * 3
 
 
+@pytest.mark.slow
 def test_a_rank_that_does_not_come_is_an_error_and_not_a_hang(tmp_path: Path) -> None:
     for rank, answer in enumerate(answers(tmp_path, "absent")):
         assert rank == 1 or "waited 5 s for the other 2 ranks" in answer

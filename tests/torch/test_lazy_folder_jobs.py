@@ -95,7 +95,7 @@ def test_a_run_that_is_asked_to_end_goes_on_on_more_ranks(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("odd", "told"),
     [
-        ("content", "plan.data.parts[1]"),
+        pytest.param("content", "plan.data.parts[1]", marks=pytest.mark.slow),
         pytest.param("sizes", "num_batches", marks=pytest.mark.slow),
     ],
 )

@@ -720,11 +720,13 @@ def test_a_process_ends_quietly_with_batches_and_an_unfinished_pass(
 
 def test_a_dataset_travels_by_pickle(folder: Path) -> None:
     dataset = make_data(folder, num_replicas=2, rank=1)
-    list(islice(dataset, 2))
-    other = pickle.loads(pickle.dumps(dataset))
-    assert isinstance(other, LazyFolderDataset)
-    assert np.array_equal(other.store.chunk_sizes, SIZES)
-    assert check_batches(other) == check_batches(make_data(folder, num_replicas=2, rank=1))
+    whole = check_batches(make_data(folder, num_replicas=2, rank=1))
+    fresh = pickle.loads(pickle.dumps(dataset))
+    assert isinstance(fresh, LazyFolderDataset)
+    assert np.array_equal(fresh.store.chunk_sizes, SIZES)
+    assert check_batches(fresh) == whole
+    assert check_batches(islice(dataset, 2)) == whole[:2]
+    assert check_batches(pickle.loads(pickle.dumps(dataset))) == whole[2:], "it keeps its place"
 
 
 def test_the_memory_budget_holds_in_workers_too(tmp_path: Path) -> None:

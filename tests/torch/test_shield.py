@@ -69,6 +69,7 @@ def test_workers_go_on_through_every_signal_of_a_job_s_end(loader: str, start_me
         assert not is_running(worker)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("job", "number"),
     [
