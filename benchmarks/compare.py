@@ -23,7 +23,7 @@ from typing import Any
 import measure
 
 ROOT = Path(__file__).parent.parent
-REPETITIONS = 9
+REPETITIONS = 7
 MOST = 1.1
 
 

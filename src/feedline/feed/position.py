@@ -193,9 +193,8 @@ class Position:
         return {
             "plan": segment.plan.fields,
             "world_size": segment.world_size,
-            "batch_size": segment.batch_size,
+            "batch_size": segment.batch_size * running.batching.num_entries,
             "largest_batch": segment.plan.largest_batch(segment.batch_size),
-            "entries_per_batch": running.batching.num_entries,
             "drop_last": running.batching.drop_last,
             "num_batches": segment.num_batches,
             "epoch": segment.epoch,
