@@ -28,9 +28,9 @@ test: $(DEV) ## Run the tests, without the slow ones
 	$(VENV)/bin/pytest -q -n auto -m "not slow"
 
 # What most changes break, in less than a minute: orders, positions, loaders, states and the clock.
-QUICK := tests/plan tests/feed tests/contract tests/test_saved_states.py tests/test_imports.py \
-	tests/test_plan_kinds.py tests/steps/test_epochs.py tests/steps/test_states.py \
-	tests/steps/test_resumes.py tests/torch/test_loader_passes.py tests/torch/test_samplers.py
+QUICK := $(addprefix tests/plan/test_,golden.py contract.py cursor.py buckets.py windows.py mixture.py) \
+	tests/contract tests/feed/test_peers.py tests/feed/test_foreign.py tests/test_plan_kinds.py \
+	tests/steps/test_states.py tests/torch/test_samplers.py
 
 test-quick: $(DEV) ## Run what most changes break, in less than a minute
 	FEEDLINE_HYPOTHESIS_PROFILE=quick $(VENV)/bin/pytest -q -n auto -m "not slow" $(QUICK)
