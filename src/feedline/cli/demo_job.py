@@ -87,7 +87,6 @@ class Training:
             ckpt_every_steps=CKPT_EVERY_STEPS,
             num_epochs=1,
         )
-        self.loader.log_step = lambda: self.clock.step
 
     def load(self) -> None:
         """Go on from the checkpoint, if there is one."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, Protocol, TypeVar, runtime_checkable
@@ -139,7 +140,7 @@ class PlannedBatch:
         return self._running.segment.num_real(*self._running.entries_of(self.number))
 
 
-class PlannedLoader:
+class PlannedLoader(ABC):
     """A loader that has a `Position`: all that the protocol asks, but for the batches."""
 
     def __init__(
@@ -236,9 +237,9 @@ class PlannedLoader:
         end = {"num_dropped": running.num_left_out}
         return LoggedBatches(batches, self, self.log, running.num_batches, step_of, **end)
 
+    @abstractmethod
     def _batches(self, running: Pass) -> Iterator[Any]:
         """Return an iterator that yields the batches of a pass, and delivers each of them."""
-        raise NotImplementedError
 
     def _step_of(self, running: Pass) -> int:
         """Return the number of the step that the next batch is for, or the latest one."""

@@ -52,7 +52,7 @@ class Block:
 
     @property
     def real_indices(self) -> NDArray[np.int64]:
-        """The entries that are no padding."""
+        """The entries that are real and not padding."""
         return self.indices if self.is_real is None else self.indices[self.is_real]
 
     def part(self, start: int, stop: int) -> Block:
