@@ -4,7 +4,7 @@
 
 The commit is checked out beside the tree. Every figure comes from a fresh process that imports one
 of the two, and they take turns; a ratio is this tree's median time over the other's, so below 1 is
-faster. Names are those of `FIGURES`. The last results lie in `results/compare.md`.
+faster. Names are those of `FIGURES`. The last results lie in `results/commits/compare.md`.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ def main(commit: str, names: list[str]) -> int:
         f"processes; seconds, nanoseconds an index, or seconds a GiB; {measure.machine()}.\n\n"
         f"{table}"
     )
-    return measure.finish("compare", text, figures, checks)
+    return measure.finish("commits/compare", text, figures, checks)
 
 
 if __name__ == "__main__":

@@ -94,7 +94,7 @@ def finish(name: str, report: str, figures: Any, checks: list[tuple[str, bool]])
     verdicts = "\n".join(f"- {'met' if met else 'MISSED'}: {text}" for text, met in checks)
     text = f"{report}\n\nTargets:\n\n{verdicts}\n"
     print(text)
-    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / name).parent.mkdir(parents=True, exist_ok=True)
     (RESULTS / f"{name}.md").write_text(text, encoding="utf-8")
     (RESULTS / f"{name}.json").write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
     return 0 if all(met for _, met in checks) else 1
