@@ -1,3 +1,69 @@
-"""Feedline computes which sample every process of a training run sees at every step."""
+"""Feedline computes which sample every process of a training run sees at every step.
+
+`open` and `pack` give a store, `DataLoader` its batches, and the plans say which sample comes when.
+`feedline.torch` and `feedline.jax` are for these frameworks.
+"""
+
+from typing import TYPE_CHECKING
+
+from feedline.lazy import moved
+
+if TYPE_CHECKING:
+    from feedline.feed.data_loader import DataLoader
+    from feedline.packing import pack
+    from feedline.plan import (
+        Bucket,
+        BucketPlan,
+        Concatenated,
+        Cursor,
+        EqualChunks,
+        Mixture,
+        Phase,
+        SamplePlan,
+        Sequential,
+        Shuffled,
+        Subset,
+        UnequalChunks,
+        WindowPlan,
+    )
+    from feedline.steps import StepScheduler
+    from feedline.store import Store, open, verify
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "Bucket",
+    "BucketPlan",
+    "Concatenated",
+    "Cursor",
+    "DataLoader",
+    "EqualChunks",
+    "Mixture",
+    "Phase",
+    "SamplePlan",
+    "Sequential",
+    "Shuffled",
+    "StepScheduler",
+    "Store",
+    "Subset",
+    "UnequalChunks",
+    "WindowPlan",
+    "open",
+    "pack",
+    "verify",
+]
+
+# Imported when they are first used, so that `import feedline` costs next to nothing.
+_ROOMS = {
+    "DataLoader": "feedline.feed.data_loader",
+    "StepScheduler": "feedline.steps",
+    "Store": "feedline.store",
+    "open": "feedline.store",
+    "pack": "feedline.packing",
+    "verify": "feedline.store",
+}
+__getattr__ = moved(__name__, {name: _ROOMS.get(name, "feedline.plan") for name in __all__})
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

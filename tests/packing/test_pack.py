@@ -292,7 +292,7 @@ BAD_SOURCES = {
     "jsonl-missing": (text_of("a.jsonl", '{"x":1,"y":1}\n{"x":2}\n'), "'y' has no value at row 1"),
     "jsonl-new": (text_of("a.jsonl", '{"x":1}\n' * MANY + '{"x":1,"y":1}\n'), "unexpected field"),
     "jsonl-torn": (text_of("a.jsonl", '{"x":1}\n{"x":\n'), "row 1"),
-    "records-type": (records_of({"x": 1}, {"x": 1.5}), "record 1: column 'x' is float64[]"),
+    "records-type": (records_of({"x": 1}, {"x": 1.5}), "record 1: column 'x' is float64"),
     "records-shape": (records_of({"x": [1]}, {"x": [1, 2]}), "record 1: column 'x' is int64[2]"),
     "records-keys": (records_of({"x": 1}, {"x": 1, "y": 1}), "record 1 and record 0 differ"),
     "records-less": (records_of({"x": 1, "y": 1}, {"x": 1}), "'y'"),

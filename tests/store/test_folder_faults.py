@@ -362,7 +362,7 @@ def test_chunks_whose_columns_disagree_are_refused_with_what_differs(
     if is_recorded:
         columns = FolderStore(tmp_path).columns.values()
         data.rewrite(columns=[column.describe() for column in columns])
-    message = "is missing" if how == "missing" else "and should be int64[]"
+    message = "is missing" if how == "missing" else "and should be int64"
     for call in (lambda: read_all(tmp_path), lambda: FolderStore(tmp_path).check_chunk(1)):
         refused(call, DamagedDataError, path, "column 'sequence_ids' ", message, within=tmp_path)
     # The good chunk and the good columns are still read.

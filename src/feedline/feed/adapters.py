@@ -1,14 +1,16 @@
-"""The frameworks that a process uses, and what stands between them and Feedline.
+"""Rooms above this one that are found by name: those of frameworks, and the logs of runs.
 
-This is the only place below the frameworks' own rooms that names these rooms. It imports one of
-them only after its framework was imported by somebody else.
+This is the only place below these rooms that names them. The room of a framework is imported only
+after somebody else has imported the framework, and that of logs when a folder for one is given.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module
 from types import ModuleType
+from typing import Any
 
 # By the module that shows that a framework is in use.
 _ADAPTERS = {"torch.distributed": "feedline.torch.peers", "jax": "feedline.jax.peers"}
@@ -22,3 +24,10 @@ def adapters_in_use() -> list[ModuleType]:
     ignore signals, and returns what to start them in, or None for a loader that is not its own.
     """
     return [import_module(_ADAPTERS[name]) for name in _ADAPTERS if name in sys.modules]
+
+
+def recorder_for(log: Any, loader: Any) -> Any:
+    """Return what takes note of every batch: for a folder, the log of a run in it."""
+    if isinstance(log, str | os.PathLike):
+        return import_module("feedline.runs").RunLog(log, loader)
+    return log

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,8 @@ from feedline.feed.reading import DEFAULT_BUDGET, DEFAULT_THREADS, Reading, Slab
 from feedline.plan import Plan
 from feedline.store import Store
 from feedline.store.columns import Arrays
+
+Item = TypeVar("Item")
 
 
 class FedBatch(NamedTuple):
@@ -106,11 +108,15 @@ class Feed(PlannedLoader):
         """The plan, for the samples of this store alone."""
         return self.position.plan
 
-    def _batches(self, running: Pass) -> FeedPass:
+    def _batches(self, running: Pass) -> FeedPass[FedBatch]:
+        return self.read(running, _as_is)
+
+    def read(self, running: Pass, make: Callable[[FedBatch], Item]) -> FeedPass[Item]:
+        """Return the batches of a pass, each as `make` makes it."""
         slabs = read_slabs(
             self.store, self._chunking, running.segment, running.rank, running.start, self._reading
         )
-        return FeedPass(slabs, running, self.store)
+        return FeedPass(slabs, running, self.store, make)
 
     def close(self) -> None:
         """Let go of the store's open files."""
@@ -124,17 +130,24 @@ class Feed(PlannedLoader):
         self.close()
 
 
-class FeedPass(Iterator[FedBatch]):
-    """One walk through the batches. Dropping it, or `close`, ends its threads."""
+class FeedPass(Iterator[Item]):
+    """One walk through the batches. Dropping it, or `close`, ends its threads.
 
-    def __init__(self, slabs: Slabs, running: Pass, store: Store) -> None:
+    A batch counts as delivered when `make` has made of it what the loop gets.
+    """
+
+    def __init__(
+        self, slabs: Slabs, running: Pass, store: Store, make: Callable[[FedBatch], Item]
+    ) -> None:
         self._slabs = slabs
+        self._make = make
+        self._num_failed = 0
         self._running = running
         self._store = store
         self._num_slabs = 0
         self._batches: Iterator[FedBatch] = iter(())
 
-    def __next__(self) -> FedBatch:
+    def __next__(self) -> Item:
         batch = next(self._batches, None)
         if batch is None:
             if self._num_slabs == 1:
@@ -143,13 +156,24 @@ class FeedPass(Iterator[FedBatch]):
             self._batches = _batches_of(next(self._slabs))
             self._num_slabs += 1
             batch = next(self._batches)
-        self._running.deliver()
-        return batch
+        try:
+            item = self._make(batch)
+        except Exception:
+            # The loop may go on after an error; then the batch that failed has been passed over.
+            self._num_failed += 1
+            raise
+        self._running.deliver(1 + self._num_failed)
+        self._num_failed = 0
+        return item
 
     def close(self) -> None:
         """End the threads that read ahead."""
         self._batches = iter(())
         self._slabs.close()
+
+
+def _as_is(batch: FedBatch) -> FedBatch:
+    return batch
 
 
 def _batches_of(slab: Slab) -> Iterator[FedBatch]:

@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.errors import InvalidValueError
+from feedline.feed.adapters import recorder_for
 from feedline.feed.logged import LoggedBatches, Recorder
 from feedline.feed.passes import SINGLE, Batching, Pass
 from feedline.feed.peers import Peers
@@ -21,6 +21,8 @@ from feedline.lazy import lazy
 Ids = NDArray[np.int64]
 Marks = NDArray[np.bool_]
 Item = TypeVar("Item", covariant=True)
+#: Where a loader writes what it delivers: a folder, a recorder, or nowhere.
+Log = str | os.PathLike[str] | Recorder | None
 
 
 class Delivered(Protocol):
@@ -144,18 +146,12 @@ class PlannedLoader(ABC):
     """A loader that has a `Position`: all that the protocol asks, but for the batches."""
 
     def __init__(
-        self, position: Position | None, batching: Batching = SINGLE, log: Recorder | None = None
+        self, position: Position | None, batching: Batching = SINGLE, log: Log = None
     ) -> None:
-        if isinstance(log, str | os.PathLike):
-            raise InvalidValueError(
-                f"log={os.fspath(log)!r} must be a recorder here, such as a "
-                "feedline.runs.ConsumptionLog; set loader.log = feedline.runs.RunLog(folder, "
-                "loader) for logs in a folder"
-            )
         self._position = position
         self.batching = batching
         #: What takes note of every batch, if anything.
-        self.log = log
+        self.log: Recorder | None = recorder_for(log, self)
         #: Returns the number of the step that a batch is for; a clock sets it.
         self.log_step: Callable[[], int] | None = None
         self._is_log_begun = self._is_resumed = False

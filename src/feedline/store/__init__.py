@@ -7,6 +7,8 @@ from feedline.store.csr_store import CsrStore
 from feedline.store.dense_store import DenseStore
 from feedline.store.folder import FolderStore
 from feedline.store.matrix import MatrixStore, MemoryMatrix
+from feedline.store.matrix_samples import MatrixSamples
+from feedline.store.opening import open
 from feedline.store.protocol import PartedStore, Store
 from feedline.store.tokens import TokenStore
 from feedline.store.verifying import Fault, VerifyResult, verify
@@ -18,6 +20,7 @@ __all__ = [
     "DenseStore",
     "Fault",
     "FolderStore",
+    "MatrixSamples",
     "MatrixStore",
     "MemoryMatrix",
     "PackResult",
@@ -25,6 +28,7 @@ __all__ = [
     "Store",
     "TokenStore",
     "VerifyResult",
+    "open",
     "open_anndata",
     "pack",
     "pack_anndata",

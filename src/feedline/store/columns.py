@@ -59,7 +59,7 @@ class Column:
         return {"name": self.name, "dtype": self.type_name, "shape": list(self.shape)}
 
     def __str__(self) -> str:
-        return f"{self.type_name}{list(self.shape)}"
+        return f"{self.type_name}{list(self.shape) if self.shape else ''}"
 
 
 def dtype_named(name: str) -> np.dtype[Any]:
@@ -69,6 +69,50 @@ def dtype_named(name: str) -> np.dtype[Any]:
         known = ", ".join([*_PLAIN, *_CARRIERS])
         raise InvalidValueError(f"dtype={name!r:.80} must be one of {known}")
     return found
+
+
+def is_carried(dtype: np.dtype[Any]) -> bool:
+    """Whether a store can hold values of this numpy type."""
+    return dtype.name in _PLAIN
+
+
+def as_numbers(columns: Mapping[str, Column], arrays: Arrays) -> Arrays:
+    """Return arrays whose values are numbers: bfloat16, which numpy lacks, as float32.
+
+    Examples:
+        >>> as_numbers({"x": Column("x", "bfloat16")}, {"x": np.array([0x3FC0], "<u2")})
+        {'x': array([1.5], dtype=float32)}
+    """
+    return {
+        name: _as_float32(array) if columns[name].type_name in _CARRIERS else array
+        for name, array in arrays.items()
+    }
+
+
+def _as_float32(bits: NDArray[Any]) -> NDArray[Any]:
+    """Return bfloat16 as float32: the upper half of its bits."""
+    wide: NDArray[Any] = bits.astype(np.uint32) << 16
+    return wide.view(np.float32)
+
+
+def make_out(columns: Mapping[str, Column], num_rows: int, out: Arrays | None) -> Arrays:
+    """Return arrays for `num_rows` samples: new ones, or `out` if it fits."""
+    if out is None:
+        return {c.name: np.empty((num_rows, *c.shape), c.dtype) for c in columns.values()}
+    for column in columns.values():
+        array = out.get(column.name)
+        if (
+            array is None
+            or array.shape != (num_rows, *column.shape)
+            or array.dtype != column.dtype
+            or not array.flags.c_contiguous
+            or not array.flags.writeable
+        ):
+            raise InvalidValueError(
+                f"out[{column.name!r}] must be a writable, C-contiguous array of "
+                f"{column.dtype} with shape {(num_rows, *column.shape)}"
+            )
+    return out
 
 
 def columns_of(arrays: Mapping[str, NDArray[Any]], type_names: Mapping[str, str]) -> list[Column]:

@@ -19,11 +19,11 @@ from feedline.lazy import lazy
 from feedline.store.arrow_chunk import group_sizes
 from feedline.store.checksums import check_file, digest_parts
 from feedline.store.chunk import OpenChunk, OpenChunks, max_open_files
-from feedline.store.columns import Arrays, Column, check_columns
+from feedline.store.columns import Arrays, Column, check_columns, make_out
 from feedline.store.formats import is_grouped, open_chunk
-from feedline.store.manifest import Manifest, read_manifest
+from feedline.store.manifest import ChunkFile, Manifest, read_manifest
 from feedline.store.paths import file_in, files_of
-from feedline.store.protocol import check_rows, make_out
+from feedline.store.protocol import Store, check_rows
 
 _NUM_DIGEST_THREADS = 8
 _MAX_PARTS = 256
@@ -31,7 +31,7 @@ _MAX_PARTS = 256
 _HINT_BYTES = 2**20
 
 
-class FolderStore:
+class FolderStore(Store):
     """The samples of a folder of chunks, read from mapped files.
 
     Chunks are `.pt` files as torch.save writes them, `.safetensors`, folders of `.npy` columns, or
@@ -64,8 +64,37 @@ class FolderStore:
         verify: bool = False,
         cache_bytes: int = 2**28,
     ) -> None:
-        self.folder = Path(folder)
-        self.manifest: Manifest = read_manifest(self.folder)
+        self._open_manifest(
+            read_manifest(Path(folder)), columns, last_steps, verify=verify, cache_bytes=cache_bytes
+        )
+
+    @classmethod
+    def of_file(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        columns: Iterable[str] | None = None,
+        verify: bool = False,
+        cache_bytes: int = 2**28,
+    ) -> FolderStore:
+        """Return the samples of one chunk file or table, without a `metadata.json`."""
+        store = cls.__new__(cls)
+        manifest = manifest_of_file(Path(path))
+        store._open_manifest(manifest, columns, None, verify=verify, cache_bytes=cache_bytes)
+        store._path = Path(path)
+        return store
+
+    def _open_manifest(
+        self,
+        manifest: Manifest,
+        columns: Iterable[str] | None,
+        last_steps: int | None,
+        *,
+        verify: bool,
+        cache_bytes: int,
+    ) -> None:
+        self.folder = self._path = manifest.folder
+        self.manifest = manifest
         self._selected = None if columns is None else check_sequence("columns", columns)
         self._last_steps = (
             None if last_steps is None else check_integer("last_steps", last_steps, 1)
@@ -92,6 +121,10 @@ class FolderStore:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._open_chunks = self._fresh_chunks()
+
+    @property
+    def _where(self) -> str:
+        return f" {str(self._path)!r}"
 
     @property
     def num_samples(self) -> int:
@@ -261,6 +294,15 @@ class FolderStore:
         if self._last_steps is None or not shape:
             return shape
         return (min(shape[0], self._last_steps), *shape[1:])
+
+
+def manifest_of_file(path: Path) -> Manifest:
+    """Return what a `metadata.json` would say of one file."""
+    groups = group_sizes(path) if is_grouped(path.name) else None
+    num_samples = open_chunk(path).num_samples if groups is None else sum(groups)
+    file = ChunkFile(path=path.name, num_samples=num_samples, groups=groups)
+    samples = np.array([num_samples], np.int64)
+    return Manifest(path.parent, [file.describe()], samples)
 
 
 def _digest(parts: Iterable[str], size: int = 8) -> str:

@@ -13,6 +13,8 @@ from feedline.store.pt_chunk import open_pt
 from feedline.store.safetensors_chunk import open_safetensors
 
 _GROUPED = (".parquet", ".arrow", ".feather")
+#: The endings of files that hold samples.
+FILE_ENDINGS = (*_GROUPED, ".safetensors", ".npy", ".pt", ".pth")
 
 
 def is_grouped(path: str) -> bool:

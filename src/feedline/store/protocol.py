@@ -1,19 +1,33 @@
-"""What a store is: samples in chunks, read by chunk and row."""
+"""What a store is: samples in chunks, read by chunk and row, and by number."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.errors import InvalidValueError
+from feedline.errors import FeedlineError, InvalidValueError
+from feedline.lazy import lazy
+from feedline.store.access import (
+    check_indices,
+    describe,
+    sample_at,
+    samples_at,
+    samples_in,
+    walk,
+)
 from feedline.store.columns import Arrays, Column
 
 
 class Store(Protocol):
-    """Samples in chunks. `read` may be called from several threads at once."""
+    """Samples in chunks. `read` may be called from several threads at once.
+
+    A class that derives from this one has samples by number, and is a map-style dataset of torch.
+    It needs what stands here without a body: `num_samples`, `chunk_sizes`, `columns`,
+    `fingerprint`, `read` and `describe_row`.
+    """
 
     @property
     def num_samples(self) -> int:
@@ -43,6 +57,47 @@ class Store(Protocol):
     def close(self) -> None:
         """Let go of open files; a later read opens them again."""
 
+    @lazy
+    def edges(self) -> NDArray[np.int64]:
+        """The number of the first sample of each chunk, and that of all samples."""
+        return np.concatenate([[0], np.cumsum(self.chunk_sizes)])
+
+    def __len__(self) -> int:
+        """The number of samples."""
+        return self.num_samples
+
+    @overload
+    def __getitem__(self, index: int) -> dict[str, Any]: ...
+    @overload
+    def __getitem__(self, index: slice | Sequence[int] | NDArray[Any]) -> Arrays: ...
+    def __getitem__(self, index: Any) -> dict[str, Any]:
+        """Return one sample as a dict, or some, column by column: `store[3]`, `store[10:20]`."""
+        if isinstance(index, slice):
+            return samples_at(self, np.arange(*index.indices(len(self)), dtype=np.int64))
+        if isinstance(index, list | tuple | range | np.ndarray) and np.ndim(index):
+            return samples_at(self, check_indices(index, len(self)))
+        return sample_at(self, index)
+
+    def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
+        """Return some samples, each as a dict; torch asks for a whole batch in this way."""
+        return list(samples_in(self[list(indices)]))
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """Yield every sample in order, reading a piece of a chunk at a time."""
+        return walk(self)
+
+    def __repr__(self) -> str:
+        try:
+            return f"<{type(self).__name__}{self._where}: {describe(self)}>"
+        except FeedlineError as error:
+            # Somebody who looks at a store wants to know what is wrong with it.
+            return f"<{type(self).__name__}{self._where}: cannot be read ({error})>"
+
+    @property
+    def _where(self) -> str:
+        """Where the data lies, for people; empty if it lies nowhere."""
+        return ""
+
 
 class PartedStore(Store, Protocol):
     """A store that can tell which part of its data has changed."""
@@ -69,23 +124,3 @@ def check_rows(rows: Any, num_samples: int, where: str) -> NDArray[np.int64]:
             f"samples of {where}"
         )
     return chosen.astype(np.int64, copy=False)
-
-
-def make_out(columns: Mapping[str, Column], num_rows: int, out: Arrays | None) -> Arrays:
-    """Return arrays for `num_rows` samples: new ones, or `out` if it fits."""
-    if out is None:
-        return {c.name: np.empty((num_rows, *c.shape), c.dtype) for c in columns.values()}
-    for column in columns.values():
-        array = out.get(column.name)
-        if (
-            array is None
-            or array.shape != (num_rows, *column.shape)
-            or array.dtype != column.dtype
-            or not array.flags.c_contiguous
-            or not array.flags.writeable
-        ):
-            raise InvalidValueError(
-                f"out[{column.name!r}] must be a writable, C-contiguous array of "
-                f"{column.dtype} with shape {(num_rows, *column.shape)}"
-            )
-    return out

@@ -15,16 +15,16 @@ from numpy.typing import NDArray
 from feedline.errors import DamagedDataError, InvalidValueError, check_choice, check_integer
 from feedline.lazy import lazy
 from feedline.store.checksums import digest_parts
-from feedline.store.columns import Arrays, Column, dtype_named
+from feedline.store.columns import Arrays, Column, dtype_named, make_out
 from feedline.store.gather import RowSource
 from feedline.store.mapped import map_file, view
 from feedline.store.npy_chunk import open_npy
-from feedline.store.protocol import check_rows, make_out
+from feedline.store.protocol import Store, check_rows
 
 _TYPE_NAMES = ("uint16", "uint32", "int32", "int64", "uint64", "int16", "uint8", "int8")
 
 
-class TokenStore:
+class TokenStore(Store):
     """Samples that are windows over one long list of tokens, read from a mapped file.
 
     Sample i is `tokens[i * stride : i * stride + window]`, in the column "tokens". What is left at
@@ -75,6 +75,10 @@ class TokenStore:
     def __getstate__(self) -> dict[str, Any]:
         # The tokens are mapped again where they are needed, not sent.
         return {**self.__dict__, "_windows": None}
+
+    @property
+    def _where(self) -> str:
+        return f" {str(self.path)!r}"
 
     @property
     def num_samples(self) -> int:

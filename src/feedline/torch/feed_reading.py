@@ -15,8 +15,7 @@ from feedline.feed import gather_samples, picked_batches
 from feedline.feed.reading import Slabs
 from feedline.plan import Chunking, Segment
 from feedline.store import Column, FolderStore
-from feedline.store.columns import Arrays
-from feedline.store.protocol import make_out
+from feedline.store.columns import Arrays, make_out
 from feedline.torch.regions import Regions, share_batches
 from feedline.torch.tensors import as_tensor
 

@@ -1,0 +1,140 @@
+"""`feedline.DataLoader`: batches of a store as dicts of numpy arrays."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from feedline.feed.feed import FedBatch, Feed
+from feedline.feed.loader import PlannedLoader
+from feedline.feed.logged import Recorder
+from feedline.feed.passes import Pass
+from feedline.feed.peers import Peers
+from feedline.feed.reading import DEFAULT_BUDGET, DEFAULT_THREADS
+from feedline.feed.store_plans import plan_for_store
+from feedline.plan import Order, Plan
+from feedline.plan.seeds import Seed
+from feedline.store import Store
+from feedline.store.columns import Arrays, as_numbers
+
+
+class DataLoader(PlannedLoader):
+    """Batches of a store as dicts of numpy arrays, one array a column.
+
+    The state counts the batches that the loop has received, and loads on any number of ranks and
+    with any batch size. When a pass has ended, the next one is the next epoch; after `break`, the
+    next one begins the epoch again. `feedline.torch.DataLoader` is the same with tensors.
+
+    Columns of type bfloat16 come as float32, which holds the same values.
+
+    Args:
+        store: Where the samples are: what `feedline.open` returns.
+        batch_size: The number of samples of a batch.
+        shuffle: Whether samples are shuffled, anew in each epoch.
+        sampler: A plan or an order that says which sample comes when, in place of `shuffle`.
+        window: How far samples are shuffled: over so many samples, or `"8 chunks"`. Fewer chunks
+            are read at a time; by default a sample may come from anywhere.
+        seed: The seed of the shuffle, by default 0.
+        drop_last: Leave out an incomplete last batch; the same as `tail="drop"`.
+        tail: What happens to the last samples, which do not fill a batch on each rank: `"even"`
+            (the default) deals them out evenly, each once, and repeats some only if there are
+            fewer than ranks; `"pad"` fills the batch by repeating samples, `"drop"` leaves them
+            out, and `"exact"` raises an error.
+        transform: A function that is called with each batch; what it returns is the batch.
+        with_mask: Yield `(batch, is_real)` pairs. `is_real` is False where a sample is padding.
+        num_threads: How many threads read ahead; 0 reads in the loop's own thread.
+        memory_budget: How many bytes the batches that are read ahead or in use may take.
+        num_replicas: The number of ranks; by default that of the process group, else 1.
+        rank: The rank of this process; by default that in the process group, else 0.
+        peers: The ranks, where these arguments do not say who they are.
+        log: A folder for a log of every batch, for `feedline audit`; or a recorder.
+        desync_guard: Compare the ranks before each epoch, where they come from a process group.
+        desync_timeout: How many seconds the guard waits for the other ranks.
+
+    Examples:
+        >>> import tempfile
+        >>> import numpy as np
+        >>> import feedline
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> _ = feedline.pack({"x": np.arange(100)}, f"{folder.name}/data")
+        >>> store = feedline.open(f"{folder.name}/data")
+        >>> with DataLoader(store, batch_size=10, shuffle=True) as loader:
+        ...     seen = [int(x) for batch in loader for x in batch["x"]]
+        >>> sorted(seen) == list(range(100))
+        True
+        >>> folder.cleanup()
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        batch_size: int = 1,
+        shuffle: bool = False,
+        sampler: Plan | Order | None = None,
+        *,
+        window: int | str | None = None,
+        seed: Seed | None = None,
+        drop_last: bool = False,
+        tail: str | None = None,
+        transform: Callable[[Arrays], Any] | None = None,
+        with_mask: bool = False,
+        num_threads: int = DEFAULT_THREADS,
+        memory_budget: int = DEFAULT_BUDGET,
+        num_replicas: int | None = None,
+        rank: int | None = None,
+        peers: Peers | str = "auto",
+        log: str | os.PathLike[str] | Recorder | None = None,
+        desync_guard: bool = True,
+        desync_timeout: float = 60.0,
+    ) -> None:
+        plan = plan_for_store(
+            store,
+            shuffle=shuffle,
+            sampler=sampler,
+            window=window,
+            seed=seed,
+            tail=tail,
+            drop_last=drop_last,
+        )
+        self.store = store
+        self.transform = transform
+        self.with_mask = with_mask
+        self._feed = Feed(
+            store,
+            plan,
+            batch_size=batch_size,
+            world_size=num_replicas,
+            rank=rank,
+            num_threads=num_threads,
+            memory_budget=memory_budget,
+            peers=peers,
+            desync_guard=desync_guard,
+            desync_timeout=desync_timeout,
+        )
+        super().__init__(self._feed.position, log=log)
+
+    @property
+    def plan(self) -> Plan:
+        """Which sample comes when."""
+        return self._feed.plan
+
+    def _batches(self, running: Pass) -> Iterator[Any]:
+        return self._feed.read(running, self._make)
+
+    def _make(self, batch: FedBatch) -> Any:
+        made: Any = as_numbers(self.store.columns, batch.arrays)
+        if self.transform is not None:
+            made = self.transform(made)
+        return (made, batch.is_real) if self.with_mask else made
+
+    def close(self) -> None:
+        """End the log, and let go of the store's open files."""
+        super().close()
+        self._feed.close()
+
+    def __enter__(self) -> DataLoader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

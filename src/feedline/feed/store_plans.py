@@ -1,0 +1,98 @@
+"""The plan of a loader that reads a store: a plain or windowed shuffle, or a plan of the user's."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from feedline.errors import InvalidValueError, check_choice, check_integer
+from feedline.feed.gathering import chunking_of
+from feedline.plan import Order, Plan, SamplePlan, Sequential, Shuffled, WindowPlan
+from feedline.plan.seeds import Seed
+from feedline.store import Store
+
+_TAILS = ("drop", "pad", "even", "exact")
+_CHUNKS = re.compile(r"(\d+) chunks?")
+
+
+def plan_for_store(
+    store: Store,
+    *,
+    shuffle: bool,
+    sampler: Plan | Order | None,
+    window: int | str | None,
+    seed: Seed | None,
+    tail: str | None,
+    drop_last: bool,
+) -> Plan:
+    """Return which sample comes when, from the arguments of a loader.
+
+    Examples:
+        >>> import numpy as np
+        >>> from feedline.store import MemoryMatrix, MatrixSamples
+        >>> store = MatrixSamples(MemoryMatrix(np.zeros((100, 2))), chunk_rows=10)
+        >>> options = {"sampler": None, "seed": 7, "tail": None, "drop_last": False}
+        >>> plan_for_store(store, shuffle=True, window="4 chunks", **options).preload
+        4
+    """
+    if sampler is not None:
+        given = {"shuffle": shuffle or None, "window": window, "seed": seed}
+        return plan_given(sampler, tail=tail, drop_last=drop_last, **given)
+    tail = tail_named(tail, drop_last)
+    seed = 0 if seed is None else seed
+    if window is None:
+        order = Shuffled if shuffle else Sequential
+        options = {"seed": seed} if shuffle else {}
+        return SamplePlan(order=order(num_samples=store.num_samples, **options), tail=tail)
+    if not shuffle:
+        raise InvalidValueError(
+            f"window={window!r:.80} is how far samples are shuffled, so it needs shuffle=True"
+        )
+    preload = _num_chunks(window, store)
+    return WindowPlan(chunks=chunking_of(store), preload=preload, tail=tail, seed=seed)
+
+
+def plan_given(sampler: Any, *, tail: str | None, drop_last: bool, **given: Any) -> Plan:
+    """Return a plan that a user gave as a sampler; an order becomes one with this tail."""
+    for name, value in given.items():
+        if value is not None:
+            raise InvalidValueError(
+                f"{name}={value!r:.80} must be left out when sampler is a plan: the plan says it"
+            )
+    if isinstance(sampler, Order):
+        return SamplePlan(order=sampler, tail=tail_named(tail, drop_last))
+    if not isinstance(sampler, Plan):
+        raise InvalidValueError(
+            f"sampler={sampler!r:.80} must be a plan or an order, such as "
+            "feedline.SamplePlan(order=feedline.Shuffled(num_samples=1000))"
+        )
+    if tail is not None or drop_last:
+        named = f"tail={tail!r}" if tail is not None else "drop_last=True"
+        raise InvalidValueError(
+            f"{named} must be left out when sampler is a plan: give it to the plan, as tail=..."
+        )
+    return sampler
+
+
+def tail_named(tail: str | None, drop_last: bool) -> str:
+    """Return the tail policy: by default every sample comes, once unless ranks would be empty."""
+    if tail is None:
+        return "drop" if drop_last else "even"
+    if drop_last and tail != "drop":
+        raise InvalidValueError(f"drop_last=True means tail='drop', but tail={tail!r:.80}")
+    return check_choice("tail", tail, _TAILS)
+
+
+def _num_chunks(window: int | str, store: Store) -> int:
+    """Return how many chunks a window has; a number of samples is rounded up to whole chunks."""
+    num_chunks = len(store.chunk_sizes)
+    if isinstance(window, str):
+        found = _CHUNKS.fullmatch(window.strip())
+        if found is None or int(found[1]) < 1:
+            raise InvalidValueError(
+                f"window={window!r:.80} must be a number of samples, such as 100_000, or of "
+                "chunks, such as '8 chunks'"
+            )
+        return min(int(found[1]), num_chunks)
+    num_samples = check_integer("window", window, 1)
+    return max(1, min(num_chunks, -(-num_samples * num_chunks // max(1, store.num_samples))))

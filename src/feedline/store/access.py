@@ -1,0 +1,100 @@
+"""Samples by number: what `store[i]`, slices and iteration over a store do."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline.errors import InvalidValueError
+from feedline.store.columns import Arrays, as_numbers, make_out
+from feedline.store.gather import scatter
+from feedline.store.matrix import rows_by_part
+from feedline.words import bytes_in_words, several
+
+if TYPE_CHECKING:
+    from feedline.store.protocol import Store
+
+# How much of a chunk is read at once when somebody walks over all samples.
+_WALK_BYTES = 2**22
+_MOST_COLUMNS = 8
+
+
+def sample_at(store: Store, index: int) -> dict[str, Any]:
+    """Return one sample: a value or an array for each column."""
+    number = check_index(index, store.num_samples)
+    return next(samples_in(samples_at(store, np.array([number]))))
+
+
+def samples_at(store: Store, indices: NDArray[np.int64]) -> Arrays:
+    """Return some samples, column by column; each chunk is read once."""
+    columns = store.columns
+    out = make_out(columns, len(indices), None)
+    for chunk, places, rows in rows_by_part(indices, store.edges):
+        for name, array in store.read(chunk, rows).items():
+            scatter(array, out[name], places)
+    return as_numbers(columns, out)
+
+
+def samples_in(arrays: Arrays) -> Iterator[dict[str, Any]]:
+    """Yield the samples that arrays hold, one after another."""
+    names = list(arrays)
+    for values in zip(*arrays.values(), strict=True):
+        yield dict(zip(names, values, strict=True))
+
+
+def walk(store: Store) -> Iterator[dict[str, Any]]:
+    """Yield every sample in the order of the store, reading a piece of a chunk at a time."""
+    columns = store.columns
+    row_bytes = sum(column.row_bytes for column in columns.values())
+    step = max(1, _WALK_BYTES // max(1, row_bytes))
+    for chunk, (first, end) in enumerate(pairwise(store.edges.tolist())):
+        for start in range(0, end - first, step):
+            rows = np.arange(start, min(start + step, end - first))
+            yield from samples_in(as_numbers(columns, store.read(chunk, rows)))
+
+
+def check_index(index: Any, num_samples: int) -> int:
+    """Return the number of a sample, counted from the end where it is negative, or raise."""
+    try:
+        number = operator.index(index)
+    except TypeError:
+        raise InvalidValueError(
+            f"store[{index!r:.80}] must be an integer, a slice or a list of integers"
+        ) from None
+    if not -num_samples <= number < num_samples:
+        raise IndexError(f"store[{number}] must be in [0, {num_samples}), the samples of the store")
+    return number % num_samples
+
+
+def check_indices(indices: Sequence[int] | NDArray[Any], num_samples: int) -> NDArray[np.int64]:
+    """Return the numbers of some samples, as `check_index` does for one."""
+    array = np.asarray(indices)
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        raise InvalidValueError(
+            f"store[{indices!r:.80}] must be an integer, a slice or a list of integers"
+        )
+    if array.size:
+        # The first that is out of range is named, like a single one.
+        for end in (array.min(), array.max()):
+            check_index(end, num_samples)
+    numbers = array.astype(np.int64)
+    return np.where(numbers < 0, numbers + num_samples, numbers)
+
+
+def describe(store: Store) -> str:
+    """Return what a store holds in one line: samples, chunks, bytes and columns."""
+    columns = list(store.columns.values())
+    shown = ", ".join(f"{column.name} {column}" for column in columns[:_MOST_COLUMNS])
+    if len(columns) > _MOST_COLUMNS:
+        shown += f" and {len(columns) - _MOST_COLUMNS} more columns"
+    num_bytes = sum(column.row_bytes for column in columns) * store.num_samples
+    num_chunks = len(store.chunk_sizes)
+    return (
+        f"{several(store.num_samples, 'sample')} in {several(num_chunks, 'chunk')}, "
+        f"{bytes_in_words(num_bytes)}: {shown or 'no columns'}"
+    )

@@ -1,0 +1,134 @@
+"""`feedline.open`: a store for whatever lies at a path."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from feedline.errors import InvalidValueError, MissingDataError
+from feedline.store.anndata_store import open_anndata
+from feedline.store.folder import FolderStore
+from feedline.store.formats import FILE_ENDINGS
+from feedline.store.manifest import MANIFEST_NAME
+from feedline.store.matrix_samples import MatrixSamples
+from feedline.store.protocol import Store
+from feedline.store.tokens import TokenStore
+from feedline.words import several
+
+_ZARR_MARKS = ("zarr.json", ".zgroup", ".zarray")
+
+
+def open(
+    path: str | os.PathLike[str],
+    *,
+    split: str | None = None,
+    columns: Iterable[str] | None = None,
+    verify: bool | None = None,
+    window: int | None = None,
+    stride: int | None = None,
+    dtype: str | None = None,
+    element: str | None = None,
+    obs: Iterable[str] | None = None,
+) -> Store:
+    """Open the data at `path` as a store: samples by number, each a dict.
+
+    A store has `len(store)`, `store[i]`, `store[10:20]`, iteration, and a `repr` that tells what is
+    in it. Give it to a `DataLoader`. Nothing in a file is run.
+
+    Args:
+        path: A folder that `feedline pack` has written, or a folder of splits; a `.parquet`,
+            `.arrow`, `.feather`, `.safetensors`, `.pt` or `.npy` file; a `.bin` file of tokens; or
+            a zarr array, AnnData group or CSR group.
+        split: Which split of a folder of splits, such as `"train"`.
+        columns: Which columns to read; by default all.
+        verify: Whether to compare each file with its checksum when it is first read.
+        window: For a list of tokens (`.bin`, or `.npy` with one axis): how many make a sample.
+        stride: For tokens: how far apart samples begin; by default `window`.
+        dtype: For a `.bin` file: the type of its tokens, by default `"uint16"`.
+        element: For an AnnData group: which matrix, by default `"X"`.
+        obs: For an AnnData group: which columns of `obs` to add to each sample.
+
+    Raises:
+        MissingDataError: If nothing is at `path`.
+        InvalidValueError: If it is not known what lies there, or an option does not fit it.
+
+    Examples:
+        >>> import tempfile
+        >>> import numpy as np
+        >>> import feedline
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     _ = feedline.pack({"x": np.arange(10)}, f"{folder}/data", chunk_samples=4)
+        ...     store = feedline.open(f"{folder}/data")
+        ...     len(store), store[7], store[:3]["x"].tolist()
+        (10, {'x': np.int64(7)}, [0, 1, 2])
+    """
+    found = Path(path)
+    if not found.exists():
+        raise MissingDataError(f"{found}: there is no such file or folder")
+    if split is not None or _splits_in(found):
+        found = _split_of(found, split)
+    given: dict[str, Any] = {
+        **{"columns": columns, "verify": verify, "window": window, "stride": stride},
+        **{"dtype": dtype, "element": element, "obs": obs},
+    }
+    given = {name: value for name, value in given.items() if value is not None}
+    if found.suffix == ".bin" or (found.suffix == ".npy" and window is not None):
+        return _open_tokens(found, _only(given, ("window", "stride", "dtype"), found, "tokens"))
+    if any((found / mark).is_file() for mark in _ZARR_MARKS):
+        options = _only(given, ("element", "obs"), found, "a zarr matrix")
+        name = str(options.get("element", "X")).rpartition("/")[2]
+        return MatrixSamples(open_anndata(found, **options), name)
+    options = _only(given, ("columns", "verify"), found, "a folder or table")
+    if (found / MANIFEST_NAME).exists():
+        return FolderStore(found, **options)
+    if found.is_file() and found.suffix in FILE_ENDINGS:
+        return FolderStore.of_file(found, **options)
+    raise InvalidValueError(
+        f"{found}: is not data that can be opened; it must be a folder with {MANIFEST_NAME}, a "
+        f"zarr folder, or a file that ends with {', '.join(FILE_ENDINGS)} or .bin. Use "
+        "`feedline pack` to convert CSV, JSONL and others"
+    )
+
+
+def _splits_in(folder: Path) -> list[str]:
+    """Return the names of the splits in a folder of splits, sorted; of others, none."""
+    if not folder.is_dir() or (folder / MANIFEST_NAME).exists():
+        return []
+    return sorted(found.parent.name for found in folder.glob(f"[!.]*/{MANIFEST_NAME}"))
+
+
+def _split_of(folder: Path, split: str | None) -> Path:
+    splits = _splits_in(folder)
+    if not splits:
+        raise InvalidValueError(f"split={split!r} must be left out: {folder} has no splits")
+    listed = ", ".join(splits)
+    if split is None:
+        raise InvalidValueError(
+            f"{folder}: has {several(len(splits), 'split')} ({listed}); open one of them with "
+            f"split={splits[0]!r}"
+        )
+    if split not in splits:
+        raise InvalidValueError(f"split={split!r:.80} must be one of {listed}, as in {folder}")
+    return folder / split
+
+
+def _open_tokens(path: Path, options: Mapping[str, Any]) -> TokenStore:
+    if "window" not in options:
+        raise InvalidValueError(
+            f"{path}: holds tokens, so window is required: the number of tokens of a sample, such "
+            "as window=2048"
+        )
+    return TokenStore(path, **options)
+
+
+def _only(given: dict[str, Any], names: tuple[str, ...], path: Path, what: str) -> dict[str, Any]:
+    """Return the options that were given, or raise if one does not fit what lies at `path`."""
+    for name, value in given.items():
+        if name not in names:
+            raise InvalidValueError(
+                f"{name}={value!r:.80} must be left out: {path} is opened as {what}, which takes "
+                f"{', '.join(names)}"
+            )
+    return given
