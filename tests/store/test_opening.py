@@ -1,0 +1,154 @@
+"""`feedline.open` opens whatever lies at a path, and says what is wrong where it cannot."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+
+import feedline
+from feedline.errors import FeedlineError, InvalidValueError, MissingDataError
+from feedline.store import Column
+from store_formats import FORMATS, ids_in, open_format, write_formats
+
+NUM_SAMPLES = 40
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_formats(tmp_path_factory.mktemp("open") / "formats", NUM_SAMPLES)
+
+
+each_format = pytest.mark.parametrize("name", FORMATS)
+
+
+def first_value(sample: dict[str, Any]) -> int:
+    return ids_in({name: np.asarray(value)[None] for name, value in sample.items()})[0]
+
+
+@each_format
+def test_a_store_has_a_length_samples_slices_and_iteration(name: str, folder: Path) -> None:
+    store = open_format(folder, name)
+    assert len(store) == NUM_SAMPLES
+    assert [first_value(store[i]) for i in (0, 17, -1)] == [0, 17, NUM_SAMPLES - 1]
+    assert ids_in(store[10:20]) == list(range(10, 20))
+    assert ids_in(store[::-7]) == list(range(NUM_SAMPLES))[::-7]
+    assert ids_in(store[[5, 5, 39, 0]]) == [5, 5, 39, 0]
+    assert [first_value(sample) for sample in store] == list(range(NUM_SAMPLES))
+    assert {column: np.shape(value) for column, value in store[3].items()} == {
+        column.name: column.shape for column in store.columns.values()
+    }
+
+
+@each_format
+def test_a_store_is_a_map_style_dataset_of_torch(name: str, folder: Path) -> None:
+    store = open_format(folder, name)
+    loader = torch.utils.data.DataLoader(store, batch_size=7, shuffle=True)  # type: ignore[arg-type]
+    batches = list(loader)
+    assert all(isinstance(value, torch.Tensor) for batch in batches for value in batch.values())
+    assert sorted(i for batch in batches for i in ids_in(batch)) == list(range(NUM_SAMPLES))
+
+
+@each_format
+def test_a_repr_is_one_line_that_tells_what_is_in_a_store(name: str, folder: Path) -> None:
+    store = open_format(folder, name)
+    text = repr(store)
+    assert "\n" not in text
+    assert "40 samples in" in text
+    assert " chunk" in text
+    for column in store.columns.values():
+        assert f"{column.name} {column.type_name}" in text
+
+
+@each_format
+def test_a_store_travels_to_another_process(name: str, folder: Path) -> None:
+    store = pickle.loads(pickle.dumps(open_format(folder, name)))
+    assert first_value(store[23]) == 23
+
+
+@given(index=st.integers(-3 * NUM_SAMPLES, 3 * NUM_SAMPLES))
+def test_an_index_counts_like_that_of_a_list(index: int, folder: Path) -> None:
+    store = open_format(folder, "safetensors")
+    try:
+        expected = list(range(NUM_SAMPLES))[index]
+    except IndexError:
+        with pytest.raises(IndexError, match=r"must be in \[0, 40\)"):
+            store[index]
+    else:
+        assert first_value(store[index]) == expected
+
+
+@pytest.mark.parametrize("index", ["x", 1.5, None, [1.5], [[1, 2]], [True, False]])
+def test_what_is_not_an_index_is_refused(index: Any, folder: Path) -> None:
+    with pytest.raises(InvalidValueError, match="must be an integer, a slice or a list"):
+        open_format(folder, "safetensors")[index]
+
+
+def test_bfloat16_comes_as_float32_with_the_same_values(tmp_path: Path) -> None:
+    values = torch.tensor([1.5, -2.0, 0.0078125, float("inf")], dtype=torch.bfloat16)
+    torch.save({"x": values}, tmp_path / "data.pt")
+    store = feedline.open(tmp_path / "data.pt")
+    assert store.columns["x"] == Column("x", "bfloat16")
+    assert store[:]["x"].dtype == np.float32
+    assert store[:]["x"].tolist() == values.tolist()
+    (batch,) = feedline.DataLoader(store, batch_size=4)
+    assert batch["x"].tolist() == values.tolist()
+
+
+class TestSplits:
+    @pytest.fixture
+    def parent(self, tmp_path: Path) -> Path:
+        feedline.pack({"x": np.arange(100)}, tmp_path / "all", split={"train": 0.9, "test": 0.1})
+        return tmp_path / "all"
+
+    def test_the_parent_of_splits_lists_them(self, parent: Path) -> None:
+        with pytest.raises(InvalidValueError, match=r"has 2 splits \(test, train\); .*split='test'"):
+            feedline.open(parent)
+
+    def test_a_split_is_opened_by_its_name(self, parent: Path) -> None:
+        parts = [feedline.open(parent, split=name) for name in ("train", "test")]
+        assert sorted(i for part in parts for i in ids_in(part[:])) == list(range(100))
+
+    def test_another_split_is_refused_with_the_names(self, parent: Path) -> None:
+        with pytest.raises(InvalidValueError, match="'dev' must be one of test, train"):
+            feedline.open(parent, split="dev")
+        with pytest.raises(InvalidValueError, match="has no splits"):
+            feedline.open(parent / "train", split="train")
+
+    def test_a_split_does_not_lead_out_of_its_folder(self, parent: Path) -> None:
+        with pytest.raises(InvalidValueError, match="must be one of"):
+            feedline.open(parent, split="../all/train")
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("nowhere", {}, "there is no such file or folder"),
+        ("rows.csv", {}, "feedline pack"),
+        ("empty", {}, "is not data that can be opened"),
+        ("tokens.bin", {}, "window is required"),
+        ("tokens.bin", {"window": 3, "columns": ["x"]}, "columns=.* must be left out"),
+        ("safetensors", {"window": 3}, "window=3 must be left out"),
+        ("safetensors", {"columns": ["z"]}, "'z'"),
+        ("matrix.zarr", {"verify": True}, "verify=True must be left out"),
+    ],
+)
+def test_bad_input_gets_a_clear_error(
+    name: str, options: dict[str, Any], message: str, folder: Path
+) -> None:
+    (folder / "rows.csv").write_text("a\n1\n")
+    (folder / "empty").mkdir(exist_ok=True)
+    with pytest.raises((FeedlineError, MissingDataError), match=message):
+        _ = feedline.open(folder / name, **options).columns
+
+
+def test_a_link_as_the_path_itself_is_followed(folder: Path, tmp_path: Path) -> None:
+    os.symlink(folder / "table.parquet", tmp_path / "link.parquet")
+    assert feedline.open(tmp_path / "link.parquet")[7]["x"] == 7
