@@ -82,22 +82,15 @@ class Weighted(Order):
         weights = _check_weights(self.weights)
         if not isinstance(self.replacement, bool | np.bool_):
             raise InvalidValueError(f"replacement={self.replacement!r:.80} must be True or False")
-        num_samples, most = self.num_samples, _HASH_SIZE
+        default, most, remedy = len(weights), _HASH_SIZE, ""
         if not self.replacement:
-            most = int(np.count_nonzero(weights))
-        if num_samples is None:
-            num_samples = len(weights) if self.replacement else most
-        num_samples = check_integer("num_samples", num_samples, 1)
-        if num_samples > most:
-            drawable = "" if self.replacement else ", the number of weights above 0"
-            raise InvalidValueError(
-                f"num_samples={num_samples} must be at most {most}{drawable}; draw fewer samples"
-                + ("" if self.replacement else ", or use replacement=True")
-            )
+            default = most = int(np.count_nonzero(weights))
+            remedy = f"{most} of the weights are above 0; draw fewer, or use replacement=True"
+        asked = default if self.num_samples is None else self.num_samples
         store(
             self,
             weights=weights,
-            num_samples=num_samples,
+            num_samples=check_integer("num_samples", asked, 1, most, remedy=remedy),
             replacement=bool(self.replacement),
             seed=check_seed(self.seed),
         )
