@@ -30,6 +30,7 @@ from plan_kinds import (
     fits,
     mixture_plans,
     sample_plans,
+    weighted_plans,
     window_plans,
 )
 
@@ -152,6 +153,10 @@ class WindowRun(Run):
     plans = window_plans()
 
 
+class WeightedRun(Run):
+    plans = weighted_plans()
+
+
 class MixtureRun(Run):
     plans = mixture_plans()
 
@@ -217,3 +222,7 @@ def test_a_run_over_buckets_accounts_for_everything_whatever_happens_to_it() -> 
 
 def test_a_run_over_windows_accounts_for_everything_whatever_happens_to_it() -> None:
     run_state_machine_as_test(WindowRun, settings=STEPS)
+
+
+def test_a_run_over_draws_by_weight_accounts_for_everything_whatever_happens_to_it() -> None:
+    run_state_machine_as_test(WeightedRun, settings=STEPS)

@@ -28,6 +28,7 @@ from feedline.plan import (
     Shuffled,
     Subset,
     UnequalChunks,
+    Weighted,
     WindowOrder,
     WindowPlan,
     derive_key,
@@ -90,6 +91,26 @@ ORDERS: dict[str, Order] = {
     "windows unequal": WindowOrder(chunks=UnequalChunks([5, 0, 90, 33, 1, 47]), preload=2, seed=2),
 }
 
+# Powers of two from the smallest subnormal to the largest, squares, and one that outweighs all.
+WIDE_WEIGHTS = [2.0**exponent for exponent in range(-1074, 1024, 3)]
+SQUARES = [float((7 * i + 3) % 101) ** 2 for i in range(3000)]
+HEAVY = [1e16, *[1.0] * 500, 0.0]
+
+WEIGHTED_ORDERS: dict[str, Order] = {
+    "drawn": Weighted(SQUARES, num_samples=20_000, seed=1),
+    "drawn text seed": Weighted([1, 0, 3, 0.1], num_samples=10**9, seed="run"),
+    "drawn huge": Weighted([1, 0, 3, 0.1], num_samples=2**62),
+    "drawn wide": Weighted(WIDE_WEIGHTS),
+    "drawn heavy": Weighted(HEAVY),
+    "permuted": Weighted(SQUARES, replacement=False, seed=1),
+    "permuted part": Weighted(SQUARES, num_samples=100, replacement=False, seed="run"),
+    "permuted alike": Weighted([1] * 20_000, replacement=False),
+    "permuted wide": Weighted(WIDE_WEIGHTS, replacement=False),
+    "permuted heavy": Weighted(HEAVY, replacement=False),
+    "subset": Subset(range(5, 3005, 3), order=Weighted(SQUARES[:1000])),
+    "concatenated": Concatenated([Weighted([1, 2], 300), Weighted(SQUARES, replacement=False)]),
+}
+
 GROUPS = {"wide": range(40), "tall": range(40, 61), (64, 64): [90, 70, 80, 75, 61]}
 LENGTHS = [1 + (7 * i * i + 3 * i) % 97 for i in range(120)]
 
@@ -117,6 +138,11 @@ PLANS: dict[str, Plan] = {
     "files oversampling": FileSharesPlan(sizes=[30, 7, 0, 41, 5], strategy="oversampling", seed=1),
     "files undersampling": FileSharesPlan(sizes=[30, 27, 20, 41, 5, 9], strategy="undersampling"),
     "files exact": FileSharesPlan(sizes=[30, 30, 30, 30, 30, 30], strategy="exact", shuffle=False),
+}
+
+WEIGHTED_PLANS: dict[str, Plan] = {
+    "drawn": SamplePlan(order=Weighted(SQUARES[:200], num_samples=150), tail="even"),
+    "permuted": SamplePlan(order=Weighted(SQUARES[:200], replacement=False), tail="pad"),
 }
 
 
@@ -222,6 +248,8 @@ SECTIONS: dict[str, Callable[[], dict[str, Any]]] = {
     "chunk orders": lambda: _orders(CHUNK_ORDERS),
     "chunk plans": lambda: _plans(CHUNK_PLANS),
     "chunk requests": _requests,
+    "weighted orders": lambda: _orders(WEIGHTED_ORDERS),
+    "weighted plans": lambda: _plans(WEIGHTED_PLANS),
 }
 
 

@@ -25,6 +25,7 @@ from feedline.plan import (
     Shuffled,
     Subset,
     UnequalChunks,
+    Weighted,
     WindowPlan,
 )
 
@@ -126,7 +127,31 @@ def window_plans(draw: st.DrawFn) -> Plan:
     )
 
 
-any_plan = st.one_of(sample_plans(), mixture_plans(), bucket_plans(), window_plans())
+@st.composite
+def weighted_orders(draw: st.DrawFn) -> Weighted:
+    """Weights with zeros among them, drawn with and without replacement."""
+    weight = st.one_of(st.integers(0, 5), st.floats(0, 10))
+    weights = draw(st.lists(weight, min_size=1, max_size=60).filter(any))
+    replacement = draw(st.booleans())
+    most = 120 if replacement else np.count_nonzero(weights)
+    num_samples = draw(st.none() | st.integers(1, most))
+    return Weighted(weights, num_samples, replacement, seed=draw(seeds))
+
+
+@st.composite
+def weighted_plans(draw: st.DrawFn) -> Plan:
+    order: Order = draw(weighted_orders())
+    kind = draw(st.sampled_from(["alone", "subset", "concatenated"]))
+    if kind == "subset":
+        order = Subset(range(5, 5 + 2 * order.num_indices, 2), order=order)
+    if kind == "concatenated":
+        order = Concatenated([order, Shuffled(num_samples=draw(small)), draw(weighted_orders())])
+    return SamplePlan(order=order, tail=draw(tails))
+
+
+any_plan = st.one_of(
+    sample_plans(), mixture_plans(), bucket_plans(), window_plans(), weighted_plans()
+)
 world_sizes = st.integers(1, 7)
 # Buckets by tokens have lengths up to 9, so a budget of at least 9 fits all of them.
 batch_sizes = st.integers(9, 20) | st.integers(1, 5)

@@ -21,6 +21,7 @@ from feedline.plan.samples import SamplePlan
 from feedline.plan.seeds import derive_key
 from feedline.plan.segment import Deal, Plan, Remaining, Segment
 from feedline.plan.tails import Share
+from feedline.plan.weighted import Weighted
 from feedline.plan.windows import RoundsPlan, WindowOrder, WindowPlan
 
 __all__ = [
@@ -59,6 +60,7 @@ __all__ = [
     "Subset",
     "TokenBatch",
     "UnequalChunks",
+    "Weighted",
     "WindowOrder",
     "WindowPlan",
     "derive_key",
