@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         Shuffled,
         Subset,
         UnequalChunks,
+        Weighted,
         WindowPlan,
     )
     from feedline.steps import StepScheduler
@@ -47,6 +48,7 @@ __all__ = [
     "Store",
     "Subset",
     "UnequalChunks",
+    "Weighted",
     "WindowPlan",
     "open",
     "pack",
