@@ -6,8 +6,7 @@ A sampler turns a number of rows into load requests; any loader that understands
 from feedline.chunks.chunk_samplers import RandomSampler, SequentialSampler
 from feedline.chunks.class_sampler import ClassSampler
 from feedline.chunks.distributed import DistributedSampler
-from feedline.chunks.requests import LoadRequest
-from feedline.chunks.sampler import Sampler
+from feedline.chunks.sampler import LoadRequest, Sampler
 
 __all__ = [
     "ClassSampler",

@@ -50,24 +50,14 @@ def _joined(framework: str) -> Peers:
     return _Joined(found)
 
 
-class _Joined:
+class _Joined(FoundPeers):
     """The processes of a framework; other processes than this one know rank and number only."""
 
-    def __init__(self, reached: Peers) -> None:
-        #: The processes that this one can talk to.
-        self.reached = reached
-        self.rank, self.world_size = reached.rank, reached.world_size
+    def __init__(self, joined: Peers) -> None:
+        super().__init__(joined.world_size, joined.rank)
+        self._joined = joined
 
-    def maximum(self, value: int) -> int:
-        """Return the largest value of all processes."""
-        return self.reached.maximum(value)
-
-    def gather(self, value: Any, timeout: float) -> list[Any]:
-        """Return the values of all processes, by rank."""
-        return self.reached.gather(value, timeout)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> _Joined:
-        return self
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return FoundPeers, (self.world_size, self.rank)
+    @property
+    def reached(self) -> Peers:
+        """The processes that this one can talk to."""
+        return self._joined

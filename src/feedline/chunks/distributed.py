@@ -6,17 +6,14 @@ import copy
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-
 from feedline.chunks.dist_info import DistInfo, peers_of
 from feedline.chunks.planned import PlannedSampler, WindowSampler
-from feedline.chunks.requests import LoadRequest
-from feedline.chunks.sampler import Sampler
-from feedline.chunks.shards import ShardsPlan, shard_bounds
+from feedline.chunks.plans import ShardsPlan, shard_bounds
+from feedline.chunks.sampler import LoadRequest, Sampler
 from feedline.errors import InvalidValueError, check_choice
 from feedline.feed import Peers
+from feedline.feed.delegation import asked_of
 from feedline.plan import Plan
-from feedline.plan.seeds import Seed
 
 _SHARDS = ("contiguous", "windows")
 
@@ -84,25 +81,11 @@ class DistributedSampler(PlannedSampler):
         """The number of ranks."""
         return self.peers.world_size
 
-    @property
-    def batch_size(self) -> int:
-        return self._sampler.batch_size
-
-    @property
-    def shuffle(self) -> bool:
-        return self._sampler.shuffle
-
-    @property
-    def chunk_size(self) -> int:
-        return self._ours.chunk_size
-
-    @property
-    def preload_nchunks(self) -> int:
-        return self._ours.preload_nchunks
-
-    @property
-    def seed(self) -> Seed:
-        return self._ours.seed
+    batch_size, shuffle = asked_of("_sampler", "batch_size"), asked_of("_sampler", "shuffle")
+    chunk_size, seed = asked_of("_ours", "chunk_size"), asked_of("_ours", "seed")
+    preload_nchunks = asked_of("_ours", "preload_nchunks")
+    mask = asked_of("_sampler", "mask", "The rows that are shared out.")
+    rng = asked_of("_sampler", "rng", "The generator of the seed; setting it draws another.")
 
     @property
     def _ours(self) -> WindowSampler:
@@ -112,24 +95,6 @@ class DistributedSampler(PlannedSampler):
                 "Feedline's samplers"
             )
         return self._sampler
-
-    @property
-    def mask(self) -> slice:
-        """The rows that are shared out."""
-        return self._sampler.mask
-
-    @mask.setter
-    def mask(self, mask: slice) -> None:
-        self._sampler.mask = mask
-
-    @property
-    def rng(self) -> np.random.Generator | None:
-        """The generator that the seed came from, if there was one; setting it draws another."""
-        return self._sampler.rng
-
-    @rng.setter
-    def rng(self, rng: np.random.Generator | None) -> None:
-        self._sampler.rng = rng
 
     def validate(self, n_obs: int) -> None:
         self._sampler.validate(n_obs)

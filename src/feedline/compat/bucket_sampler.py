@@ -6,11 +6,12 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 
-from feedline.compat.documented_states import DocumentedState
-from feedline.compat.torch_buckets import TorchBucketPlan
+from feedline.compat.distributed_sampler import DocumentedState
+from feedline.compat.torch_order import TorchBucketPlan
 from feedline.errors import InvalidValueError, check_choice, check_integer
+from feedline.feed import GroupOptions
 from feedline.plan import BatchRule, Bucket, BucketPlan, Cursor, FixedBatch
 from feedline.torch.buckets import BucketSampler
 from feedline.torch.sampler import describe_dataset
@@ -43,9 +44,7 @@ class SequentialBucketSampler(DocumentedState, BucketSampler):
         num_replicas: The number of ranks; by default that of the process group, else 1.
         rank: The rank of this process; by default that in the process group, else 0.
         order: `"feedline"`, or `"torch"` for the order of the system that this replaces.
-        process_group: The group of ranks that get different data, if not all.
-        desync_guard: Compare the ranks before each epoch, where they come from a process group.
-        desync_timeout: How many seconds the guard waits for the other ranks.
+        **group: Where ranks come from, how they are compared; see `feedline.feed.GroupOptions`.
     """
 
     def __init__(
@@ -62,9 +61,7 @@ class SequentialBucketSampler(DocumentedState, BucketSampler):
         rank: int | None = None,
         *,
         order: str = "feedline",
-        process_group: Any | None = None,
-        desync_guard: bool = True,
-        desync_timeout: float = 60.0,
+        **group: Unpack[GroupOptions],
     ) -> None:
         for name in ("bucket_groups", "sorted_bucket_keys", "calculator"):
             if not hasattr(dataset, name):
@@ -101,10 +98,8 @@ class SequentialBucketSampler(DocumentedState, BucketSampler):
             batch_size=self.base_batch_size,
             num_replicas=num_replicas,
             rank=rank,
-            process_group=process_group,
-            desync_guard=desync_guard,
-            desync_timeout=desync_timeout,
             describe=partial(describe_dataset, dataset),
+            **group,
         )
         logger.debug("%d buckets of %d samples", len(self._used_keys), plan.num_indices)
 

@@ -22,3 +22,13 @@ def adapters_in_use() -> list[ModuleType]:
     ignore signals, and returns what to start them in, or None for a loader that is not its own.
     """
     return [import_module(_ADAPTERS[name]) for name in _ADAPTERS if name in sys.modules]
+
+
+def torch_worker() -> tuple[int, int]:
+    """Return the number of this worker of torch's DataLoader and how many there are.
+
+    A worker has imported torch, so nothing is imported here. Outside of workers it is (0, 0).
+    """
+    module = sys.modules.get("torch.utils.data")
+    info = None if module is None else module.get_worker_info()
+    return (0, 0) if info is None else (info.id, info.num_workers)

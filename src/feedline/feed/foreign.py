@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
-from typing import Any
+from typing import Any, NoReturn
 
 from feedline.errors import CursorFormatError, InvalidValueError, PlanMismatchError, check_integer
 from feedline.feed.adapters import adapters_in_use
@@ -142,6 +142,12 @@ class ForeignLoader:
         """The number of batches of an epoch; `TypeError` if the loader has no length."""
         return len(self.loader)
 
+    def _length(self) -> int | None:
+        try:
+            return len(self)
+        except TypeError:
+            return None
+
     def num_batches_left(self) -> int:
         """Return how many batches the next pass has; `TypeError` if nobody knows."""
         if self._has_ended:
@@ -163,12 +169,10 @@ class ForeignLoader:
 
     def _tell_epoch(self) -> None:
         """Tell the loader its epoch, or else whatever in it wants to know."""
-        told: list[Any] = []
-        for part in [self.loader] if _method(self.loader, "set_epoch") else self._parts():
-            setter = _method(part, "set_epoch")
-            if setter is not None and not any(part is other for other in told):
+        parts = [self.loader] if _method(self.loader, "set_epoch") else self._parts()
+        for part in {id(part): part for part in parts}.values():
+            if setter := _method(part, "set_epoch"):
                 setter(self._epoch)
-                told.append(part)
 
     # The pass.
 
@@ -176,16 +180,15 @@ class ForeignLoader:
         if self._batches is not None:
             self._go_to(self._epoch + self._has_ended, 0)
         self._tell_epoch()
-        try:
-            self._num_batches = self.num_batches_left()
-        except TypeError:
-            self._num_batches = None
+        is_known = self._length() is not None and self._num_before is not None
+        self._num_batches = self.num_batches_left() if is_known else None
         with self._start():
             batches = iter(self.loader)
         self._batches = batches
-        if not self._has_state:
-            for _ in islice(self._batches, self._num_before):
-                pass
+        if not self._has_state and self._num_before:
+            num_skipped = sum(1 for _ in islice(batches, self._num_before))
+            if num_skipped < self._num_before:
+                self._refuse_shortened(self._num_before, num_skipped)
         self._has_ended = self._num_batches == 0
         return self._delivering(self._batches)
 
@@ -333,9 +336,20 @@ class ForeignLoader:
                 "state from the end of an epoch",
                 {"dataloader": (None, type(self.loader).__name__)},
             )
+        length = self._length()
+        if count and not self._has_state and length is not None and count >= length:
+            self._refuse_shortened(count, length)
         if self._has_state and own is not None:
             self.loader.load_state_dict(own)
         self._go_to(epoch, None if self._has_state and then != self.sizes else count)
+
+    def _refuse_shortened(self, count: int, length: int) -> NoReturn:
+        raise PlanMismatchError(
+            f"the state was saved after {count} batches of an epoch, but "
+            f"{type(self.loader).__name__} has {length} now; use the same data and batch size as "
+            "when it was saved, or a state from the end of an epoch",
+            {"num_batches": (count, length)},
+        )
 
 
 def _method(owner: Any, name: str) -> Callable[..., Any] | None:

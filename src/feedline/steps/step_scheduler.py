@@ -11,8 +11,9 @@ from typing import Any
 
 from feedline.errors import InvalidValueError, check_integer
 from feedline.feed import Loader, Peers, as_loader, as_peers
+from feedline.feed.delegation import asked_of
 from feedline.steps.agreement import Agreement, Verdict
-from feedline.steps.cadence import Cadence, interval
+from feedline.steps.cadence import Cadence
 from feedline.steps.deadline import Deadline
 from feedline.steps.limits import epoch_length, run_limits, step_sizes
 from feedline.steps.meters import LossAverage, WaitMeter
@@ -135,10 +136,10 @@ class StepScheduler:
         self._count.tell(loader)
         self.sig_handler.__enter__()
 
-    ckpt_every_steps = interval("ckpt_every_steps", "The checkpoint interval, in steps.")
-    val_every_steps = interval("val_every_steps", "The validation interval, in steps.")
-    log_remote_every_steps = interval("log_remote_every_steps", "That of remote logging.")
-    gc_every_steps = interval("gc_every_steps", "That of garbage collection.")
+    ckpt_every_steps = asked_of("cadence", "ckpt_every_steps", "The checkpoint interval, in steps.")
+    val_every_steps = asked_of("cadence", "val_every_steps", "The validation interval, in steps.")
+    log_remote_every_steps = asked_of("cadence", "log_remote_every_steps", "That of logging.")
+    gc_every_steps = asked_of("cadence", "gc_every_steps", "That of garbage collection.")
 
     # The walk through the data.
 

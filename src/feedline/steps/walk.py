@@ -142,16 +142,9 @@ class DataWalk:
 
     def num_samples(self, *, everywhere: bool) -> int | None:
         """Return the number of real samples of the group that is out, or None if unknown."""
-        if self.group is None:
-            return None
-        total = 0
-        for record in self._records:
-            assert record is not None
-            count = record.num_real_of_all_ranks if everywhere else record.num_real
-            if count is None:
-                return None
-            total += count
-        return total
+        name = "num_real_of_all_ranks" if everywhere else "num_real"
+        counts = [getattr(record, name) for record in self._records]
+        return None if self.group is None or None in counts else sum(counts)
 
     def state(self, step: int) -> RunState:
         """Return the state of a run before a step, at the place after the group that is out."""

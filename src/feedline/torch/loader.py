@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
@@ -12,11 +13,12 @@ import torch
 from torch.utils.data import DataLoader as TorchDataLoader
 
 from feedline.errors import check_choice
-from feedline.feed import Batching, Pass, PlannedLoader, Recorder
+from feedline.feed import Batching, Pass, PlannedLoader, RankOptions, Recorder
 from feedline.plan import SamplePlan, Sequential, Shuffled
 from feedline.runs import RunLog
 from feedline.torch.feed_dataset import FeedDataset
 from feedline.torch.loader_arguments import (
+    as_is,
     check_dataset,
     check_exact,
     check_no_batching,
@@ -28,6 +30,7 @@ from feedline.torch.shield import Shielded, born_shielded
 
 Item = TypeVar("Item")
 _TAILS = ("drop", "pad", "even", "exact")
+_RANK_OPTIONS = tuple(RankOptions.__annotations__)
 
 
 class DataLoader(PlannedLoader, TorchDataLoader[Item]):  # type: ignore[misc]
@@ -50,17 +53,14 @@ class DataLoader(PlannedLoader, TorchDataLoader[Item]):  # type: ignore[misc]
             `"pad"` repeats the first ones (the default; see `with_mask`), `"drop"` leaves them out
             (the default with `drop_last=True`, and that of `DistributedSampler`), `"even"` is
             `"pad"` here, and `"exact"` raises an error.
-        num_replicas: The number of ranks; by default that of the process group, else 1.
-        rank: The rank of this process; by default that in the process group, else 0.
-        process_group: The group of ranks that get different data, if not all.
-        peers: The ranks, where these arguments do not say who they are.
         with_mask: Yield `(batch, is_real)` pairs. `is_real` is False where a sample is padding,
             that is, repeated so that all ranks have as many: leave these out of an evaluation.
         log: A folder for a log of every batch, for `feedline audit`; or a recorder, such as a
             `feedline.runs.ConsumptionLog`.
-        desync_guard: Compare the ranks before each epoch, where they come from a process group.
-        desync_timeout: How many seconds the guard waits for the other ranks.
-        **options: What torch's DataLoader takes. `drop_last` leaves out an incomplete last batch.
+        **options: What torch's DataLoader takes, where `drop_last` leaves out an incomplete last
+            batch; and, where neither a sampler nor the dataset says it, who the ranks are:
+            `num_replicas`, `rank`, `process_group`, `peers`, `desync_guard` and `desync_timeout`;
+            see `feedline.feed.RankOptions`.
 
     Examples:
         >>> loader = DataLoader(list(range(100)), batch_size=10, shuffle=True)
@@ -82,25 +82,13 @@ class DataLoader(PlannedLoader, TorchDataLoader[Item]):  # type: ignore[misc]
         *,
         seed: int | str | None = None,
         tail: str | None = None,
-        num_replicas: int | None = None,
-        rank: int | None = None,
-        process_group: Any | None = None,
-        peers: Any = "auto",
         with_mask: bool = False,
         log: str | os.PathLike[str] | Recorder | None = None,
-        desync_guard: bool = True,
-        desync_timeout: float = 60.0,
         **options: Any,
     ) -> None:
         check_exact(options)
-        given = {
-            "seed": seed,
-            "tail": tail,
-            "num_replicas": num_replicas,
-            "rank": rank,
-            "process_group": process_group,
-            "peers": None if peers == "auto" else peers,
-        }
+        ranks = {name: options.pop(name) for name in _RANK_OPTIONS if name in options}
+        given = {"seed": seed, "tail": tail, **ranks}
         drop_last = bool(options.get("drop_last", False))
         # In batches of the dataset's own making, or one by one, torch must not make batches.
         makes_batches = batch_sampler is not None or batch_size is not None
@@ -108,7 +96,7 @@ class DataLoader(PlannedLoader, TorchDataLoader[Item]):  # type: ignore[misc]
             check_no_batching(sampler, batch_sampler, batch_size, shuffle, given)
             plan_sampler: PlanSampler[Any] = dataset.batches
             batching, makes_batches, batch_size = Batching(), False, None
-            options.setdefault("collate_fn", _as_is)
+            options.setdefault("collate_fn", as_is)
         elif sampler is None and batch_sampler is None:
             plan_sampler = SampleSampler(
                 SamplePlan(
@@ -117,13 +105,8 @@ class DataLoader(PlannedLoader, TorchDataLoader[Item]):  # type: ignore[misc]
                     ),
                     tail=_tail_of(tail, drop_last),
                 ),
-                num_replicas=num_replicas,
-                rank=rank,
-                process_group=process_group,
-                peers=peers,
-                desync_guard=desync_guard,
-                desync_timeout=desync_timeout,
                 describe=partial(describe_dataset, dataset),
+                **ranks,
             )
             sampler, shuffle = plan_sampler, None
             batching = Batching(batch_size or 1, drop_last and makes_batches)
@@ -230,41 +213,39 @@ class _Asked:
         self.latest = self.waiting.popleft() if self.waiting else None
 
 
+@dataclass(eq=False)
 class _Delivering(Iterator[Any]):
     """An iterator of torch's loader that tells its pass what it hands out."""
 
-    def __init__(
-        self, batches: Iterator[Any], running: Pass, asked: _Asked, with_mask: bool
-    ) -> None:
-        self._batches = batches
-        self._running = running
-        self._asked = asked
-        self._with_mask = with_mask
-        self._num_failed = 0
+    batches: Iterator[Any]
+    running: Pass
+    asked: _Asked
+    with_mask: bool
+    num_failed: int = 0
 
     def __next__(self) -> Any:
         try:
-            batch = next(self._batches)
+            batch = next(self.batches)
         except StopIteration:
             raise
         except Exception:
             # The loop may go on after an error; then the batch that failed has been passed over.
-            self._num_failed += 1
-            self._asked.take()
+            self.num_failed += 1
+            self.asked.take()
             raise
-        self._running.deliver(1 + self._num_failed)
-        self._num_failed = 0
-        self._asked.take()
-        return (batch, self._mask()) if self._with_mask else batch
+        self.running.deliver(1 + self.num_failed)
+        self.num_failed = 0
+        self.asked.take()
+        return (batch, self._mask()) if self.with_mask else batch
 
     def _mask(self) -> torch.Tensor:
-        block = self._running.planned(self._running.num_delivered - 1)
+        block = self.running.planned(self.running.num_delivered - 1)
         if block.is_real is None:
             return torch.ones(len(block.indices), dtype=torch.bool)
         return torch.from_numpy(block.is_real)
 
     def __len__(self) -> int:
-        return self._running.num_batches
+        return self.running.num_batches
 
 
 def _order(num_samples: int, shuffle: bool, seed: int | str) -> Sequential | Shuffled:
@@ -277,8 +258,3 @@ def _tail_of(tail: str | None, drop_last: bool) -> str:
     if tail is None:
         return "drop" if drop_last else "pad"
     return check_choice("tail", tail, _TAILS)
-
-
-def _as_is(batch: Any) -> Any:
-    """Return a batch that a dataset has made, as it is."""
-    return batch

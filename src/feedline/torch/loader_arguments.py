@@ -91,12 +91,17 @@ def plan_sampler_of(
 
 def _check_left_out(given: Mapping[str, Any], owner: str) -> None:
     """Raise if something is given that the sampler or the dataset decides."""
-    named = [name for name, value in given.items() if value is not None]
+    named = [name for name, value in given.items() if value not in (None, "auto")]
     if named:
         raise InvalidValueError(
             f"{named[0]}={given[named[0]]!r:.80} must be left out, because {owner} decides it; "
             f"give it to {owner}"
         )
+
+
+def as_is(batch: Any) -> Any:
+    """Return a batch that is made already, as it is."""
+    return batch
 
 
 def collate_whole(batch: Any) -> Any:
