@@ -63,7 +63,10 @@ class ClassSampler(WindowSampler):
         codes, self._names = _codes_of(classes)
         self._num_rows = len(codes)
         self._weights = _weights_of(class_weights, self._names)
-        self._starts, self._lengths, self._run_codes = _runs_of(codes)
+        # The first row, the length and the class of each run of equal labels.
+        self._starts = np.append(0, np.flatnonzero(np.diff(codes)) + 1).astype(np.int64)
+        self._lengths = np.diff(np.append(self._starts, len(codes)))
+        self._run_codes = codes[self._starts]
         self._check_runs()
 
     @property
@@ -156,11 +159,3 @@ def _weights_of(given: Sequence[float] | None, names: list[Any]) -> NDArray[np.f
         )
     weights[weights < 0] = 0.0
     return weights
-
-
-def _runs_of(
-    codes: NDArray[np.int64],
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Return the first row, the length and the class of each run of equal labels."""
-    starts = np.concatenate([[0], np.flatnonzero(np.diff(codes)) + 1]).astype(np.int64)
-    return starts, np.diff(np.append(starts, len(codes))), codes[starts]

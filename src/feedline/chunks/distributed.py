@@ -71,21 +71,15 @@ class DistributedSampler(PlannedSampler):
         """Where rank and number of ranks came from."""
         return self._dist_info
 
-    @property
-    def rank(self) -> int:
-        """The rank that this sampler draws for."""
-        return self.peers.rank
-
-    @property
-    def world_size(self) -> int:
-        """The number of ranks."""
-        return self.peers.world_size
-
+    rank: int = asked_of("peers", "rank")
+    """The rank that this sampler draws for."""
+    world_size: int = asked_of("peers", "world_size")
+    """The number of ranks."""
     batch_size, shuffle = asked_of("_sampler", "batch_size"), asked_of("_sampler", "shuffle")
     chunk_size, seed = asked_of("_ours", "chunk_size"), asked_of("_ours", "seed")
     preload_nchunks = asked_of("_ours", "preload_nchunks")
-    mask = asked_of("_sampler", "mask", "The rows that are shared out.")
-    rng = asked_of("_sampler", "rng", "The generator of the seed; setting it draws another.")
+    mask = asked_of("_sampler", "mask", "The rows that are shared out.", can_set=True)
+    rng = asked_of("_sampler", "rng", "Of the seed; setting it draws another.", can_set=True)
 
     @property
     def _ours(self) -> WindowSampler:
@@ -103,7 +97,10 @@ class DistributedSampler(PlannedSampler):
     def n_batches(self, n_obs: int) -> int:
         if self.has_position:
             return super().n_batches(n_obs)
-        return _n_batches(self._on_shard(n_obs), n_obs)
+        own: Any = self._on_shard(n_obs)
+        # Samplers of other libraries have one name or the other.
+        count = own.n_batches if hasattr(own, "n_batches") else own.n_iters
+        return int(count(n_obs))
 
     def _sample(self, n_obs: int) -> Iterator[LoadRequest]:
         if self.has_position:
@@ -143,9 +140,3 @@ class DistributedSampler(PlannedSampler):
 
     def _first_chunk(self, n_obs: int) -> int:
         return self._shard(n_obs)[0]
-
-
-def _n_batches(sampler: Any, n_obs: int) -> int:
-    # Samplers of other libraries have one name or the other.
-    count = sampler.n_batches if hasattr(sampler, "n_batches") else sampler.n_iters
-    return int(count(n_obs))

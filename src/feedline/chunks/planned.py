@@ -14,6 +14,7 @@ from feedline.chunks.sampler import LoadRequest, Sampler, mask_bounds, request_o
 from feedline.errors import InvalidValueError, check_integer
 from feedline.feed import Alone, DataPlan, Pass, Peers, Position
 from feedline.feed.adapters import torch_worker
+from feedline.feed.delegation import asked_of
 from feedline.plan import Order, Plan, RoundsPlan
 from feedline.plan.seeds import Seed
 from feedline.store.matrix import MatrixStore
@@ -70,10 +71,8 @@ class PlannedSampler(Sampler):
             self._planned_for = wanted
         return self._position
 
-    @property
-    def epoch(self) -> int:
-        """The epoch that this sampler is in."""
-        return self._position.epoch
+    epoch: int = asked_of("_position", "epoch")
+    """The epoch that this sampler is in."""
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the beginning of `epoch`; the epoch that the sampler is in is not restarted."""

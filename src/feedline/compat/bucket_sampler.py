@@ -80,13 +80,14 @@ class SequentialBucketSampler(DocumentedState, BucketSampler):
         self.bucket_groups: Mapping[Any, Mapping[str, Any]] = dataset.bucket_groups
         self.bucket_keys: list[Any] = list(dataset.sorted_bucket_keys)
         self.calculator = dataset.calculator
-        self._used_keys = [key for key in self.bucket_keys if len(self._group(key)["indices"])]
+        groups = self.bucket_groups
+        self._used_keys = [key for key in self.bucket_keys if len(groups[key]["indices"])]
         rule: BatchRule = FixedBatch()
         if dynamic_batch_size:
-            resolutions = tuple(tuple(self._group(key)["resolution"]) for key in self._used_keys)
+            resolutions = tuple(tuple(groups[key]["resolution"]) for key in self._used_keys)
             rule = _CalculatorBatch(self.calculator, base_resolution, resolutions)
         plan = (TorchBucketPlan if order == "torch" else BucketPlan)(
-            buckets=[Bucket(key, self._group(key)["indices"]) for key in self._used_keys],
+            buckets=[Bucket(key, groups[key]["indices"]) for key in self._used_keys],
             rule=rule,
             shuffle_buckets=shuffle_buckets,
             shuffle_within=shuffle_within_bucket,
@@ -120,7 +121,7 @@ class SequentialBucketSampler(DocumentedState, BucketSampler):
         """Return what batch `batch_idx` of this epoch is: bucket, resolution, size and aspect."""
         bucket, size = self._batch_at(batch_idx)
         key = self._used_keys[bucket]
-        group = self._group(key)
+        group = self.bucket_groups[key]
         return {
             "bucket_key": key,
             "resolution": group["resolution"],
@@ -128,18 +129,12 @@ class SequentialBucketSampler(DocumentedState, BucketSampler):
             "aspect_name": group["aspect_name"],
         }
 
-    def _group(self, key: Any) -> Mapping[str, Any]:
-        return self.bucket_groups[key]
-
     def _get_batch_size(self, resolution: tuple[int, int]) -> int:
         """Return the batch size for a resolution."""
         if not self.dynamic_batch_size:
             return self.base_batch_size
-        return int(
-            self.calculator.get_dynamic_batch_size(
-                resolution, self.base_batch_size, self.base_resolution
-            )
-        )
+        rule = _CalculatorBatch(self.calculator, self.base_resolution, (resolution,))
+        return rule.batch_size(0, self.base_batch_size)
 
     def _calculate_total_batches(self) -> int:
         """Return the number of batches of this epoch, equal on every rank."""

@@ -31,7 +31,13 @@ class DataPlan(Plan):
     def __post_init__(self) -> None:
         if not isinstance(self.plan, Plan):
             raise InvalidValueError(f"plan={self.plan!r:.80} must be a Plan, such as WindowPlan")
-        num_samples = _num_samples(self.store)
+        # Not isinstance: asking for a protocol looks at properties, and these open files.
+        if callable(getattr(type(self.store), "read", None)):
+            num_samples = int(cast(Store, self.store).num_samples)
+        elif callable(getattr(type(self.store), "fetch", None)):
+            num_samples = int(cast(MatrixStore, self.store).shape[0])
+        else:
+            raise InvalidValueError(f"store={self.store!r:.80} must be a Store or a MatrixStore")
         if self.plan.num_indices > num_samples:
             raise InvalidValueError(
                 f"plan.num_indices={self.plan.num_indices} must be at most the store's number of "
@@ -105,13 +111,3 @@ class DataPlan(Plan):
         listed = ", ".join(self._parted.describe_part(number) for number in changed[:8])
         more = f" and {len(changed) - 8} more" if len(changed) > 8 else ""
         return f"{listed or 'the data'}{more} has"
-
-
-def _num_samples(store: Any) -> int:
-    """Return how many samples a store or rows a matrix has, or raise if it is neither."""
-    # Not isinstance: asking for a protocol looks at properties, and these open files.
-    if callable(getattr(type(store), "read", None)):
-        return int(store.num_samples)
-    if callable(getattr(type(store), "fetch", None)):
-        return int(store.shape[0])
-    raise InvalidValueError(f"store={store!r:.80} must be a Store or a MatrixStore")

@@ -6,10 +6,8 @@ from operator import attrgetter
 from typing import Any
 
 
-def asked_of(holder: str, name: str, doc: str | None = None) -> Any:
-    """Return a property that is `name` of the object that the attribute `holder` is.
-
-    It may be a value or a method. It can be set where that object allows it.
+def asked_of(holder: str, name: str, doc: str | None = None, *, can_set: bool = False) -> Any:
+    """Return a property that is `name`, a value or a method, of what the attribute `holder` is.
 
     Examples:
         >>> class Ruler:
@@ -22,4 +20,4 @@ def asked_of(holder: str, name: str, doc: str | None = None) -> Any:
     def assign(owner: Any, value: Any) -> None:
         setattr(getattr(owner, holder), name, value)
 
-    return property(attrgetter(f"{holder}.{name}"), assign, doc=doc)
+    return property(attrgetter(f"{holder}.{name}"), assign if can_set else None, doc=doc)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from feedline.errors import check_integer
 from feedline.feed.data_plan import DataPlan
+from feedline.feed.delegation import asked_of
 from feedline.feed.gathering import chunking_of
 from feedline.feed.guard import GroupOptions
 from feedline.feed.loader import PlannedLoader
@@ -97,10 +98,8 @@ class Feed(PlannedLoader):
         )
         super().__init__(position, log=log)
 
-    @property
-    def plan(self) -> Plan:
-        """The plan, for the samples of this store alone."""
-        return self.position.plan
+    plan: Plan = asked_of("position", "plan")
+    """The plan, for the samples of this store alone."""
 
     def _batches(self, running: Pass) -> FeedPass:
         slabs = read_slabs(

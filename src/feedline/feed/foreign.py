@@ -45,23 +45,17 @@ def as_loader(
         >>> loader.state_dict()["epoch"], loader.state_dict()["num_batches"]
         (1, 0)
     """
-    start = _prepared(loader, signals)
+    start: Start | None = None
+    for adapter in adapters_in_use():
+        # The framework of a loader says in which context its workers are to be started.
+        if start is None and hasattr(adapter, "prepare"):
+            start = adapter.prepare(loader, signals)
     own = getattr(loader, "__dict__", {})
     # Asking for an attribute may cost or fail, so the type is asked.
     if all(name in own or hasattr(type(loader), name) for name in _PROTOCOL):
         found: Loader[Any] = loader
         return found
-    return ForeignLoader(loader, peers=peers, start=start)
-
-
-def _prepared(loader: Any, signals: tuple[int, ...]) -> Start:
-    """Let the framework of a loader prepare it; return the context to start its workers in."""
-    for adapter in adapters_in_use():
-        prepare: Callable[..., Start | None] | None = getattr(adapter, "prepare", None)
-        start = None if prepare is None else prepare(loader, signals)
-        if start is not None:
-            return start
-    return nullcontext
+    return ForeignLoader(loader, peers=peers, start=start or nullcontext)
 
 
 class ForeignLoader:

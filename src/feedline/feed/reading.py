@@ -103,7 +103,7 @@ def read_slabs(
     return ReadAhead(
         _jobs(start, segment.num_batches, num_most),
         read,
-        _split,
+        lambda job: [(number, number + 1) for number in range(*job)],
         num_threads=reading.num_threads,
         num_ahead=max(0, min(num_slabs - 2, reading.num_threads + 2)),
     )
@@ -117,10 +117,6 @@ def _jobs(start: int, stop: int, num_most: int) -> Iterator[tuple[int, int]]:
         yield start, end
         start = end
         count = min(2 * count, num_most)
-
-
-def _split(job: tuple[int, int]) -> list[tuple[int, int]]:
-    return [(number, number + 1) for number in range(*job)]
 
 
 class _Prefetch:

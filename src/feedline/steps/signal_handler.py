@@ -19,6 +19,7 @@ from typing import Any
 
 from feedline.errors import InvalidValueError
 from feedline.feed import Alone, Peers
+from feedline.feed.delegation import asked_of
 
 #: A launcher may deliver one stop twice, to a process and to its group.
 GRACE_SECONDS = 5.0
@@ -52,10 +53,8 @@ class DistributedSignalHandler:
         self._num_entered = 0
         self._finalizer: Any = None
 
-    @property
-    def received(self) -> int | None:
-        """The signal that this process got, if any."""
-        return self._record.received
+    received: int | None = asked_of("_record", "received")
+    """The signal that this process got, if any."""
 
     def signals_received(self) -> bool:
         """Return whether any process got a signal; all processes must ask together."""

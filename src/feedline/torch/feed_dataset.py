@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, islice, pairwise
+from operator import itemgetter
 from typing import Any, TypeVar, Unpack
 
 import numpy as np
@@ -22,6 +23,7 @@ from feedline.feed import (
     picked_batches,
     read_slabs,
 )
+from feedline.feed.delegation import asked_of
 from feedline.feed.gathering import arrays_in, bytes_for
 from feedline.plan import Plan, Segment
 from feedline.store import FolderStore
@@ -76,16 +78,14 @@ class FeedDataset(IterableDataset[Item]):
         self._reading = reading or Reading()
         self._chunking = chunking_of(store)
         self._prefixes = tuple(prefixes)
-        self._arrange: Arrange = arrange or _first
+        self._arrange: Arrange = arrange or itemgetter(0)
         self._shared = SharedPass()
         self._announced: Pass | None = None
         self._num_worker_passes = 0
         self._regions: Regions | None = None
 
-    @property
-    def epoch(self) -> int:
-        """The epoch that this dataset is in."""
-        return self.batches.epoch
+    epoch: int = asked_of("batches", "epoch")
+    """The epoch that this dataset is in."""
 
     def __len__(self) -> int:
         """The number of batches of a whole epoch, on every rank alike."""
@@ -221,7 +221,3 @@ class FeedDataset(IterableDataset[Item]):
 
 def _copied(columns: Tensors) -> Tensors:
     return {name: column.clone() for name, column in columns.items()}
-
-
-def _first(dicts: Sequence[Tensors]) -> Tensors:
-    return dicts[0]

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 
 from feedline.errors import check_choice
 from feedline.feed import Batching, Pass, PlannedLoader, RankOptions, Recorder
-from feedline.plan import SamplePlan, Sequential, Shuffled
+from feedline.plan import Order, SamplePlan, Sequential, Shuffled
 from feedline.runs import RunLog
 from feedline.torch.feed_dataset import FeedDataset
 from feedline.torch.loader_arguments import (
@@ -98,13 +98,14 @@ class DataLoader(PlannedLoader, TorchDataLoader[Item]):  # type: ignore[misc]
             batching, makes_batches, batch_size = Batching(), False, None
             options.setdefault("collate_fn", as_is)
         elif sampler is None and batch_sampler is None:
+            num_samples = check_dataset(dataset)
+            order: Order = Sequential(num_samples=num_samples)
+            if shuffle:
+                order = Shuffled(num_samples=num_samples, seed=0 if seed is None else seed)
+            if tail is None:
+                tail = "drop" if drop_last else "pad"
             plan_sampler = SampleSampler(
-                SamplePlan(
-                    order=_order(
-                        check_dataset(dataset), bool(shuffle), 0 if seed is None else seed
-                    ),
-                    tail=_tail_of(tail, drop_last),
-                ),
+                SamplePlan(order=order, tail=check_choice("tail", tail, _TAILS)),
                 describe=partial(describe_dataset, dataset),
                 **ranks,
             )
@@ -128,7 +129,8 @@ class DataLoader(PlannedLoader, TorchDataLoader[Item]):  # type: ignore[misc]
         )
         self._sampler = plan_sampler
         self.with_mask = with_mask
-        self._asked_for = _Asked()
+        #: What torch has asked for in the pass that has begun.
+        self.asked_for = _Asked()
         recorder = RunLog(log, self) if isinstance(log, str | os.PathLike) else log
         PlannedLoader.__init__(self, plan_sampler.position, batching, recorder)
 
@@ -146,7 +148,7 @@ class DataLoader(PlannedLoader, TorchDataLoader[Item]):  # type: ignore[misc]
         self._sampler.load_state_dict(state)
 
     def _batches(self, running: Pass) -> Iterator[Any]:
-        self._asked_for = asked = _Asked()
+        self.asked_for = asked = _Asked()
         if isinstance(self.dataset, FeedDataset):
             self.dataset.announce(running, self.num_workers)
         elif self._auto_collation:
@@ -161,17 +163,12 @@ class DataLoader(PlannedLoader, TorchDataLoader[Item]):  # type: ignore[misc]
         # What torch takes indices from, in the order in which batches come back.
         return super()._index_sampler if isinstance(self.dataset, FeedDataset) else _Indices(self)
 
-    @property
-    def asked_for(self) -> _Asked:
-        """What torch has asked for in the pass that has begun."""
-        return self._asked_for
-
     def _asked(self) -> Any:
-        return self._asked_for.latest
+        return self.asked_for.latest
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy goes on at the same place, with workers and batches of its own.
-        return {**self.__dict__, "_asked_for": _Asked(), "_iterator": None}
+        return {**self.__dict__, "asked_for": _Asked(), "_iterator": None}
 
     def close(self) -> None:
         """End the workers that are kept from one epoch to the next, and the log."""
@@ -246,15 +243,3 @@ class _Delivering(Iterator[Any]):
 
     def __len__(self) -> int:
         return self.running.num_batches
-
-
-def _order(num_samples: int, shuffle: bool, seed: int | str) -> Sequential | Shuffled:
-    if shuffle:
-        return Shuffled(num_samples=num_samples, seed=seed)
-    return Sequential(num_samples=num_samples)
-
-
-def _tail_of(tail: str | None, drop_last: bool) -> str:
-    if tail is None:
-        return "drop" if drop_last else "pad"
-    return check_choice("tail", tail, _TAILS)

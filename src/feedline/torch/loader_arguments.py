@@ -106,9 +106,7 @@ def as_is(batch: Any) -> Any:
 
 def collate_whole(batch: Any) -> Any:
     """Return a fetched batch as tensors: a list of samples is stacked, anything else is a batch."""
-    return default_collate(batch) if isinstance(batch, list) else _convert(batch)
-
-
-def _convert(batch: Any) -> Any:
+    if isinstance(batch, list):
+        return default_collate(batch)
     # torch leaves this function untyped.
     return default_convert(batch)  # type: ignore[no-untyped-call]

@@ -163,20 +163,15 @@ def _receive(
 ) -> dict[str, torch.Tensor]:
     opened = _opened.get(key)
     if opened is None or opened.process != os.getpid():
-        opened = _opened[key] = _open(path, size)
+        file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            opened = _opened[key] = _Opened(file, size)
+        finally:
+            os.close(file)
+        opened.marks, opened.process = [], os.getpid()
         _latest.append(opened)
     opened.marks.append(mark)
     return {
         name: as_tensor(np.ndarray(shape, _CARRIERS.get(kind, kind), opened, start), kind)
         for name, (start, shape, kind) in parts.items()
     }
-
-
-def _open(path: str, size: int) -> _Opened:
-    file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    try:
-        opened = _Opened(file, size)
-    finally:
-        os.close(file)
-    opened.marks, opened.process = [], os.getpid()
-    return opened

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, TypeVar, Unpack
 from torch.utils.data import Sampler
 
 from feedline.feed import Pass, Position, RankOptions
+from feedline.feed.delegation import asked_of
 from feedline.plan import Block, Plan
 
 Item = TypeVar("Item")
@@ -51,25 +52,14 @@ class PlanSampler(Sampler[Item]):
     def _entries_of(self, block: Block) -> list[Item]:
         """Return what is yielded for a block."""
 
-    @property
-    def plan(self) -> Plan:
-        """The plan that decides what is yielded."""
-        return self.position.plan
-
-    @property
-    def epoch(self) -> int:
-        """The epoch that this sampler is in."""
-        return self.position.epoch
-
-    @property
-    def rank(self) -> int:
-        """The rank of this process."""
-        return self.position.peers.rank
-
-    @property
-    def num_replicas(self) -> int:
-        """The number of ranks that share the data."""
-        return self.position.peers.world_size
+    plan: Plan = asked_of("position", "plan")
+    """The plan that decides what is yielded."""
+    epoch: int = asked_of("position", "epoch")
+    """The epoch that this sampler is in."""
+    rank: int = asked_of("position.peers", "rank")
+    """The rank of this process."""
+    num_replicas: int = asked_of("position.peers", "world_size")
+    """The number of ranks that share the data."""
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the beginning of `epoch`; the epoch that the sampler is in is not restarted."""
