@@ -82,7 +82,8 @@ class ForeignLoader:
         self._has_state = bool(_method(loader, "state_dict") and _method(loader, "load_state_dict"))
         self._peers = as_peers() if peers is None else peers
         self._start = start
-        self._epoch = 0
+        #: The epoch that the loader is in; it stays there until the next pass begins.
+        self.epoch = 0
         # Batches of this epoch before this pass; None if they were of another size.
         self._num_before: int | None = 0
         self._batches: Iterator[Any] | None = None
@@ -94,18 +95,14 @@ class ForeignLoader:
         self._num_batches: int | None = None
         self._num_delivered = 0
         self._has_ended = False
-        self._latest: ForeignBatch | None = None
+        #: The record of the latest batch of this pass; None before the first.
+        self.delivered: ForeignBatch | None = None
         # What was read ahead: a batch, or the error in its place.
         self._ahead: list[Any] = []
         self._error: Exception | None = None
         # The loader's own state: before the group, and where it has gone further than its reader.
         self._group_state: Any = None
         self._held_state: Any = None
-
-    @property
-    def epoch(self) -> int:
-        """The epoch that the loader is in; it stays there until the next pass begins."""
-        return self._epoch
 
     @property
     def batch_size(self) -> int | None:
@@ -126,11 +123,6 @@ class ForeignLoader:
         inner = getattr(batches, "sampler", None)
         others = (getattr(self.loader, name, None) for name in ("sampler", "dataset"))
         return [batches, inner, *others]
-
-    @property
-    def delivered(self) -> ForeignBatch | None:
-        """The record of the latest batch of this pass; None before the first."""
-        return self._latest
 
     def __len__(self) -> int:
         """The number of batches of an epoch; `TypeError` if the loader has no length."""
@@ -153,26 +145,26 @@ class ForeignLoader:
     def set_epoch(self, epoch: int) -> None:
         """Go to the beginning of `epoch`; the epoch that the loader is in is not restarted."""
         epoch = check_integer("epoch", epoch, 0)
-        if epoch != self._epoch:
+        if epoch != self.epoch:
             self._go_to(epoch, 0)
         self._tell_epoch()
 
     def _go_to(self, epoch: int, num_batches: int | None) -> None:
         self._leave_pass()
-        self._epoch, self._num_before = epoch, num_batches
+        self.epoch, self._num_before = epoch, num_batches
 
     def _tell_epoch(self) -> None:
         """Tell the loader its epoch, or else whatever in it wants to know."""
         parts = [self.loader] if _method(self.loader, "set_epoch") else self._parts()
         for part in {id(part): part for part in parts}.values():
             if setter := _method(part, "set_epoch"):
-                setter(self._epoch)
+                setter(self.epoch)
 
     # The pass.
 
     def __iter__(self) -> Iterator[Any]:
         if self._batches is not None:
-            self._go_to(self._epoch + self._has_ended, 0)
+            self._go_to(self.epoch + self._has_ended, 0)
         self._tell_epoch()
         is_known = self._length() is not None and self._num_before is not None
         self._num_batches = self.num_batches_left() if is_known else None
@@ -196,12 +188,12 @@ class ForeignLoader:
                 if batches is self.loader and self._is_used and not self._num_delivered:
                     raise InvalidValueError(
                         f"dataloader={type(self.loader).__name__} is an iterator that has no "
-                        f"batches left for epoch {self._epoch}; give a loader that can be iterated "
+                        f"batches left for epoch {self.epoch}; give a loader that can be iterated "
                         "in every epoch, or num_epochs=1"
                     )
                 return
             self._is_used = True
-            self._latest = ForeignBatch(self._num_delivered, batch, self._peers)
+            self.delivered = ForeignBatch(self._num_delivered, batch, self._peers)
             self._num_delivered += 1
             if self._num_delivered == self._num_batches:
                 self._has_ended = True
@@ -269,12 +261,12 @@ class ForeignLoader:
         num_batches = check_integer("num_batches", num_batches, 0, self._num_delivered)
         own = self._own_state(num_batches)
         if self._has_ended and not num_batches:
-            return {"epoch": self._epoch + 1, "num_batches": 0, **self.sizes, "loader": own}
+            return {"epoch": self.epoch + 1, "num_batches": 0, **self.sizes, "loader": own}
         if self._num_before is None:
             # In batches of several sizes; the loader's own state says where.
-            return {"epoch": self._epoch, "num_batches": self._num_delivered, "loader": own}
+            return {"epoch": self.epoch, "num_batches": self._num_delivered, "loader": own}
         count = self._num_before + self._num_delivered - num_batches
-        return {"epoch": self._epoch, "num_batches": count, **self.sizes, "loader": own}
+        return {"epoch": self.epoch, "num_batches": count, **self.sizes, "loader": own}
 
     def _own_state(self, num_batches: int = 0) -> Any:
         if not self._has_state:
