@@ -215,8 +215,9 @@ def test_a_stream_that_was_shortened_is_not_taken_for_one_at_its_end() -> None:
     loader, shortened = as_loader(Stream(4)), as_loader(Stream(2))
     list(islice(loader, 3))
     shortened.load_state_dict(loader.state_dict())
-    with pytest.raises(PlanMismatchError, match=r"after 3 batches .* but Stream has 2 now"):
-        next(iter(shortened))
+    for _ in range(2):
+        with pytest.raises(PlanMismatchError, match=r"after 3 batches .* but Stream has 2 now"):
+            next(iter(shortened))
 
 
 def test_an_iterator_that_is_used_up_is_not_taken_for_an_empty_epoch() -> None:

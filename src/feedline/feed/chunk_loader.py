@@ -103,6 +103,8 @@ class ChunkLoader(PlannedLoader):
         self._convert = output
         self._reader = reader or partial(_in_thread, check_integer("num_ahead", num_ahead, 0))
         self._guard = Guard(desync_guard, desync_timeout)
+        # Who they are is looked up at the first use; what they cannot be is told now.
+        as_peers(**ranks)
         self._ranks = {name: given for name, given in ranks.items() if given not in (None, "auto")}
         if getattr(sampler, "peers", None) is not None and self._ranks:
             raise InvalidValueError(

@@ -170,13 +170,13 @@ class ForeignLoader:
         self._num_batches = self.num_batches_left() if is_known else None
         with self._start():
             batches = iter(self.loader)
-        self._batches = batches
         if not self._has_state and self._num_before:
             num_skipped = sum(1 for _ in islice(batches, self._num_before))
             if num_skipped < self._num_before:
                 self._refuse_shortened(self._num_before, num_skipped)
+        self._batches = batches
         self._has_ended = self._num_batches == 0
-        return self._delivering(self._batches)
+        return self._delivering(batches)
 
     def _delivering(self, batches: Iterator[Any]) -> Iterator[Any]:
         while not self._has_ended and self._batches is batches:
