@@ -25,7 +25,7 @@ from feedline.errors import (
     StoreError,
 )
 from feedline.feed import FedBatch, Feed, chunking_of
-from feedline.feed.slabs import bytes_for
+from feedline.feed.gathering import bytes_for
 from feedline.plan import (
     BucketPlan,
     EqualChunks,

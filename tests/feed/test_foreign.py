@@ -194,6 +194,32 @@ def test_an_order_that_nobody_can_repeat_is_not_resumed_in_its_middle() -> None:
     assert len(list(other)) == 3
 
 
+@pytest.mark.parametrize("num_left", [1, 3])
+def test_a_loader_that_was_shortened_is_not_taken_for_one_at_its_end(num_left: int) -> None:
+    loader = as_loader([[1], [2], [3], [4]])
+    list(islice(loader, 3))
+    shortened = as_loader([[1], [2], [3]][:num_left])
+    with pytest.raises(PlanMismatchError, match=rf"after 3 batches .* but list has {num_left} now"):
+        shortened.load_state_dict(loader.state_dict())
+    assert len(list(shortened)) == num_left
+
+
+def test_a_stream_that_was_shortened_is_not_taken_for_one_at_its_end() -> None:
+    class Stream:
+        def __init__(self, num_batches: int) -> None:
+            self.num_batches = num_batches
+
+        def __iter__(self) -> Iterator[int]:
+            return iter(range(self.num_batches))
+
+    loader, shortened = as_loader(Stream(4)), as_loader(Stream(2))
+    list(islice(loader, 3))
+    shortened.load_state_dict(loader.state_dict())
+    for _ in range(2):
+        with pytest.raises(PlanMismatchError, match=r"after 3 batches .* but Stream has 2 now"):
+            next(iter(shortened))
+
+
 def test_an_iterator_that_is_used_up_is_not_taken_for_an_empty_epoch() -> None:
     loader = as_loader(iter([[1], [2]]))
     assert list(loader) == [[1], [2]]

@@ -15,7 +15,7 @@ import torch
 from hypothesis import given
 from numpy.typing import NDArray
 
-from feedline.feed.slabs import arrays_in, bytes_for, layout_of
+from feedline.feed.gathering import arrays_in, bytes_for, layout_of
 from feedline.store import Column
 from feedline.store.pool import SlabPool
 

@@ -10,8 +10,8 @@ import pytest
 
 LATER = """
 import os, signal, time
-from feedline.steps import DistributedSignalHandler, signal_records
-signal_records.GRACE_SECONDS = 0.2
+from feedline.steps import DistributedSignalHandler, signal_handler
+signal_handler.GRACE_SECONDS = 0.2
 handler = DistributedSignalHandler([{signals}]).__enter__()
 def send(name):
     os.kill(os.getpid(), getattr(signal, name))

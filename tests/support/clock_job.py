@@ -22,7 +22,7 @@ import torch.distributed as dist
 import torch.utils.data
 
 from feedline.errors import DesyncError
-from feedline.steps import signal_records
+from feedline.steps import signal_handler
 from feedline.torch import DataLoader, DistributedSampler, StepScheduler
 from loader_data import Ids
 
@@ -146,7 +146,7 @@ def save(path: Path, scheduler: StepScheduler) -> None:
 def main(job: dict[str, Any]) -> None:
     dist.init_process_group("gloo")
     if job["grace"] is not None:
-        signal_records.GRACE_SECONDS = job["grace"]
+        signal_handler.GRACE_SECONDS = job["grace"]
     folder = Path(job["folder"])
     (folder / f"rank{dist.get_rank()}.pid").write_text(str(os.getpid()))
     for run in job["runs"]:

@@ -22,9 +22,9 @@ import torch.utils.data
 
 import lazy_data
 from feedline.errors import FeedlineError, InvalidValueError
-from feedline.store import Column, pack
+from feedline.store import pack
 from feedline.torch import DataLoader, FolderConfig, LazyFolderDataset
-from feedline.torch.regions import Regions, share_batches
+from feedline.torch.regions import Regions, SharedColumns
 from lazy_data import STEPS, check_batch, check_batches, file_name, write_chunk, write_folder
 from states import history_of
 
@@ -567,14 +567,13 @@ def test_without_memfd_batches_are_the_same(
 
 def test_a_new_process_with_the_number_of_one_that_ended_sends_its_own_batches() -> None:
     """Numbers of processes come round, and a batch of a worker that ended may be held for long."""
-    columns = {"sequences/x": Column("sequences/x", "int64")}
 
     def send(value: int) -> bytes:
         # Regions end with their worker; another in this process has the same process number, and
         # gets the same descriptor, as if the system had given a new worker an old number.
-        arrays, parts = share_batches(Regions(), columns, [4], ["sequences/"])
-        arrays["sequences/x"][:] = value
-        (batch,) = next(parts)
+        region = Regions().lend(4 * 8)
+        values = torch.from_numpy(region.lend().view(np.int64))
+        batch = SharedColumns({"x": values.fill_(value)}, region)
         sent.append(batch)
         return pickle.dumps(batch)
 

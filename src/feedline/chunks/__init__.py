@@ -3,11 +3,9 @@
 A sampler turns a number of rows into load requests; any loader that understands these can use it.
 """
 
-from feedline.chunks.chunk_samplers import RandomSampler, SequentialSampler
-from feedline.chunks.class_sampler import ClassSampler
+from feedline.chunks.chunk_samplers import ClassSampler, RandomSampler, SequentialSampler
 from feedline.chunks.distributed import DistributedSampler
-from feedline.chunks.requests import LoadRequest
-from feedline.chunks.sampler import Sampler
+from feedline.chunks.sampler import LoadRequest, Sampler
 
 __all__ = [
     "ClassSampler",

@@ -1,12 +1,18 @@
-"""Samplers of whole chunks: in order, shuffled, or drawn with replacement."""
+"""Samplers of whole chunks: in order, shuffled, drawn with replacement, or of one class each."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from feedline.chunks.planned import WindowSampler
-from feedline.errors import InvalidValueError, check_integer
+from feedline.errors import InvalidValueError, as_float, check_integer
 from feedline.plan import EqualChunks, Order, WindowOrder
+from feedline.plan.class_draws import ClassDraws
 from feedline.plan.drawn import DrawnOrder
 from feedline.plan.seeds import Seed
 
@@ -130,3 +136,145 @@ class RandomSampler(WindowSampler):
             keep_last=True,
             limit=self._num_samples,
         )
+
+
+class ClassSampler(WindowSampler):
+    """Every batch comes from one class, drawn by weight, with replacement.
+
+    A class is drawn for every `lcm(chunk_size, batch_size)` rows, then runs of `chunk_size` rows
+    that lie in that class. So each read is one class, and so is each batch.
+
+    Args:
+        chunk_size: The number of rows that are read together. Every run of equal labels must have
+            as many, unless its class has no weight.
+        preload_nchunks: The number of chunks in a request.
+        batch_size: The number of rows of a batch.
+        classes: The label of each row: integers or text, or a pandas Categorical. None of them may
+            be missing.
+        num_samples: How many rows an epoch has.
+        class_weights: A weight for each class, in the order of the categories, or of the sorted
+            labels. Zero or less leaves a class out. By default all are drawn alike.
+        drop_last: Leave out an incomplete last batch.
+        mask: The rows to draw from; by default all.
+        rng: A seed, or a generator that yields one.
+
+    Examples:
+        >>> labels = ["a"] * 40 + ["b"] * 60
+        >>> sampler = ClassSampler(10, 2, 5, classes=labels, num_samples=100)
+        >>> sampler.n_batches(100)
+        20
+    """
+
+    def __init__(
+        self,
+        chunk_size: int,
+        preload_nchunks: int,
+        batch_size: int,
+        *,
+        classes: Any,
+        num_samples: int,
+        class_weights: Sequence[float] | None = None,
+        drop_last: bool = False,
+        mask: slice | None = None,
+        rng: Any = None,
+    ) -> None:
+        super().__init__(
+            chunk_size, preload_nchunks, batch_size, drop_last=drop_last, mask=mask, rng=rng
+        )
+        self._num_samples = check_integer("num_samples", num_samples, 1)
+        codes, self._names = _codes_of(classes)
+        self._num_rows = len(codes)
+        self._weights = _weights_of(class_weights, self._names)
+        # The first row, the length and the class of each run of equal labels.
+        self._starts = np.append(0, np.flatnonzero(np.diff(codes)) + 1).astype(np.int64)
+        self._lengths = np.diff(np.append(self._starts, len(codes)))
+        self._run_codes = codes[self._starts]
+        short = (self._lengths < self._chunk_size) & (self._weights[self._run_codes] > 0)
+        if short.any():
+            numbers = sorted(set(self._run_codes[short].tolist()))
+            listed = ", ".join(repr(self._names[number]) for number in numbers[:8])
+            raise InvalidValueError(
+                f"chunk_size={self._chunk_size} must be at most {int(self._lengths[short].min())}, "
+                f"the shortest run of equal labels, here of {listed}; sort the rows by class, use "
+                "smaller chunks, or give these classes the weight 0"
+            )
+
+    @property
+    def shuffle(self) -> bool:
+        return True
+
+    @property
+    def num_samples(self) -> int:
+        """How many rows an epoch has."""
+        return self._num_samples
+
+    def validate(self, n_obs: int) -> None:
+        if n_obs != self._num_rows:
+            raise InvalidValueError(
+                f"n_obs={n_obs} must be {self._num_rows}, the number of classes given; give one "
+                "class for each row"
+            )
+        super().validate(n_obs)
+
+    def order_on(self, start: int, stop: int, seed: Seed) -> Order:
+        # Only what lies in [start, stop) of each run; what is left of one may be too short.
+        first = np.maximum(self._starts, start)
+        lengths = np.minimum(self._starts + self._lengths, stop) - first
+        fits = (lengths >= self._chunk_size) & (self._weights[self._run_codes] > 0)
+        if not fits.any():
+            raise InvalidValueError(
+                f"mask=slice({start}, {stop}) must hold a run of chunk_size={self._chunk_size} "
+                "rows of a class with a weight above 0; widen it or use smaller chunks"
+            )
+        group = math.lcm(self._chunk_size, self._batch_size)
+        return ClassDraws(
+            num_samples=stop - start,
+            run_starts=first[fits] - start,
+            run_lengths=lengths[fits],
+            run_classes=self._run_codes[fits],
+            weights=self._weights,
+            num_drawn=self._num_samples,
+            chunk_size=self._chunk_size,
+            group_size=group,
+            window_size=self._chunk_size * self._preload_nchunks,
+            seed=seed,
+        )
+
+
+def _codes_of(classes: Any) -> tuple[NDArray[np.int64], list[Any]]:
+    """Return each row's class as a number, and the classes."""
+    if hasattr(classes, "codes") and hasattr(classes, "categories"):
+        codes = np.asarray(classes.codes).astype(np.int64)
+        names = list(classes.categories)
+    else:
+        labels = np.asarray(classes)
+        if labels.dtype == object and any(value is None for value in labels):
+            raise InvalidValueError("classes has missing labels; give each row a class")
+        if labels.dtype.kind == "f" and np.isnan(labels).any():
+            raise InvalidValueError("classes has missing labels (NaN); give each row a class")
+        distinct, codes = np.unique(labels, return_inverse=True)
+        names = distinct.tolist()
+    if codes.ndim != 1 or not len(codes):
+        raise InvalidValueError("classes must be a flat list with one label for each row")
+    if codes.min() < 0:
+        raise InvalidValueError(
+            f"classes has {int((codes < 0).sum())} missing labels; give each row a class"
+        )
+    return codes, names
+
+
+def _weights_of(given: Sequence[float] | None, names: list[Any]) -> NDArray[np.float64]:
+    if given is None:
+        return np.ones(len(names))
+    weights = np.array([as_float(weight) for weight in given])
+    if len(weights) != len(names):
+        raise InvalidValueError(
+            f"class_weights has {len(weights)} weights but must have {len(names)}, one for each "
+            "class"
+        )
+    if not np.isfinite(weights).all() or not (weights > 0).any():
+        raise InvalidValueError(
+            f"class_weights={list(given)!r:.80} must be finite, and one of them above 0"
+        )
+    weights[weights < 0] = 0.0
+    return weights

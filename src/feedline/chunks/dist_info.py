@@ -22,7 +22,7 @@ def peers_of(dist_info: DistInfo) -> Peers:
         4
     """
     if not callable(dist_info):
-        return _joined(dist_info)
+        return _Joined.of(dist_info)
     found: Any = dist_info()
     try:
         rank, world_size = found
@@ -34,40 +34,30 @@ def peers_of(dist_info: DistInfo) -> Peers:
     return FoundPeers(world_size, check_integer("rank", rank, 0, world_size - 1))
 
 
-def _joined(framework: str) -> Peers:
-    call = _CALLS.get(framework) if isinstance(framework, str) else None
-    if call is None:
-        raise InvalidValueError(
-            f"dist_info={framework!r:.80} must be 'torch', 'jax' or a function that returns "
-            "(rank, world_size)"
-        )
-    found: Peers | None = import_module(f"feedline.{framework}.peers").find(None)
-    if found is None:
-        raise FeedlineError(
-            f"dist_info={framework!r} needs {framework}.distributed to be initialized; call {call} "
-            "before making this sampler"
-        )
-    return _Joined(found)
-
-
-class _Joined:
+class _Joined(FoundPeers):
     """The processes of a framework; other processes than this one know rank and number only."""
 
-    def __init__(self, reached: Peers) -> None:
-        #: The processes that this one can talk to.
-        self.reached = reached
-        self.rank, self.world_size = reached.rank, reached.world_size
+    def __init__(self, joined: Peers) -> None:
+        super().__init__(joined.world_size, joined.rank)
+        self._joined = joined
 
-    def maximum(self, value: int) -> int:
-        """Return the largest value of all processes."""
-        return self.reached.maximum(value)
+    @classmethod
+    def of(cls, framework: Any) -> _Joined:
+        """Return the processes of a framework by its name, or raise if there are none."""
+        if not isinstance(framework, str) or framework not in _CALLS:
+            raise InvalidValueError(
+                f"dist_info={framework!r:.80} must be 'torch', 'jax' or a function that returns "
+                "(rank, world_size)"
+            )
+        found: Peers | None = import_module(f"feedline.{framework}.peers").find(None)
+        if found is None:
+            raise FeedlineError(
+                f"dist_info={framework!r} needs {framework}.distributed to be initialized; call "
+                f"{_CALLS[framework]} before making this sampler"
+            )
+        return cls(found)
 
-    def gather(self, value: Any, timeout: float) -> list[Any]:
-        """Return the values of all processes, by rank."""
-        return self.reached.gather(value, timeout)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> _Joined:
-        return self
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return FoundPeers, (self.world_size, self.rank)
+    @property
+    def reached(self) -> Peers:
+        """The processes that this one can talk to."""
+        return self._joined

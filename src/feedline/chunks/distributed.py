@@ -6,17 +6,14 @@ import copy
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-
 from feedline.chunks.dist_info import DistInfo, peers_of
 from feedline.chunks.planned import PlannedSampler, WindowSampler
-from feedline.chunks.requests import LoadRequest
-from feedline.chunks.sampler import Sampler
-from feedline.chunks.shards import ShardsPlan, shard_bounds
+from feedline.chunks.plans import ShardsPlan, shard_bounds
+from feedline.chunks.sampler import LoadRequest, Sampler
 from feedline.errors import InvalidValueError, check_choice
 from feedline.feed import Peers
+from feedline.feed.delegation import asked_of
 from feedline.plan import Plan
-from feedline.plan.seeds import Seed
 
 _SHARDS = ("contiguous", "windows")
 
@@ -74,35 +71,15 @@ class DistributedSampler(PlannedSampler):
         """Where rank and number of ranks came from."""
         return self._dist_info
 
-    @property
-    def rank(self) -> int:
-        """The rank that this sampler draws for."""
-        return self.peers.rank
-
-    @property
-    def world_size(self) -> int:
-        """The number of ranks."""
-        return self.peers.world_size
-
-    @property
-    def batch_size(self) -> int:
-        return self._sampler.batch_size
-
-    @property
-    def shuffle(self) -> bool:
-        return self._sampler.shuffle
-
-    @property
-    def chunk_size(self) -> int:
-        return self._ours.chunk_size
-
-    @property
-    def preload_nchunks(self) -> int:
-        return self._ours.preload_nchunks
-
-    @property
-    def seed(self) -> Seed:
-        return self._ours.seed
+    rank: int = asked_of("peers", "rank")
+    """The rank that this sampler draws for."""
+    world_size: int = asked_of("peers", "world_size")
+    """The number of ranks."""
+    batch_size, shuffle = asked_of("_sampler", "batch_size"), asked_of("_sampler", "shuffle")
+    chunk_size, seed = asked_of("_ours", "chunk_size"), asked_of("_ours", "seed")
+    preload_nchunks = asked_of("_ours", "preload_nchunks")
+    mask = asked_of("_sampler", "mask", "The rows that are shared out.", can_set=True)
+    rng = asked_of("_sampler", "rng", "Of the seed; setting it draws another.", can_set=True)
 
     @property
     def _ours(self) -> WindowSampler:
@@ -113,24 +90,6 @@ class DistributedSampler(PlannedSampler):
             )
         return self._sampler
 
-    @property
-    def mask(self) -> slice:
-        """The rows that are shared out."""
-        return self._sampler.mask
-
-    @mask.setter
-    def mask(self, mask: slice) -> None:
-        self._sampler.mask = mask
-
-    @property
-    def rng(self) -> np.random.Generator | None:
-        """The generator that the seed came from, if there was one; setting it draws another."""
-        return self._sampler.rng
-
-    @rng.setter
-    def rng(self, rng: np.random.Generator | None) -> None:
-        self._sampler.rng = rng
-
     def validate(self, n_obs: int) -> None:
         self._sampler.validate(n_obs)
         self._shard(n_obs)
@@ -138,7 +97,10 @@ class DistributedSampler(PlannedSampler):
     def n_batches(self, n_obs: int) -> int:
         if self.has_position:
             return super().n_batches(n_obs)
-        return _n_batches(self._on_shard(n_obs), n_obs)
+        own: Any = self._on_shard(n_obs)
+        # Samplers of other libraries have one name or the other.
+        count = own.n_batches if hasattr(own, "n_batches") else own.n_iters
+        return int(count(n_obs))
 
     def _sample(self, n_obs: int) -> Iterator[LoadRequest]:
         if self.has_position:
@@ -178,9 +140,3 @@ class DistributedSampler(PlannedSampler):
 
     def _first_chunk(self, n_obs: int) -> int:
         return self._shard(n_obs)[0]
-
-
-def _n_batches(sampler: Any, n_obs: int) -> int:
-    # Samplers of other libraries have one name or the other.
-    count = sampler.n_batches if hasattr(sampler, "n_batches") else sampler.n_iters
-    return int(count(n_obs))

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from feedline.chunks.requests import LoadRequest, request_of
-from feedline.chunks.rows import RowsPlan
-from feedline.chunks.sampler import Sampler, mask_bounds, seed_of
+from feedline.chunks.plans import RowsPlan
+from feedline.chunks.sampler import LoadRequest, Sampler, mask_bounds, request_of, seed_of
 from feedline.errors import InvalidValueError, check_integer
-from feedline.feed import Alone, DataPlan, Guard, Pass, Peers, Position
-from feedline.feed.worker import torch_worker
+from feedline.feed import Alone, DataPlan, Pass, Peers, Position
+from feedline.feed.adapters import torch_worker
+from feedline.feed.delegation import asked_of
 from feedline.plan import Order, Plan, RoundsPlan
 from feedline.plan.seeds import Seed
 from feedline.store.matrix import MatrixStore
@@ -35,7 +35,7 @@ class PlannedSampler(Sampler):
     def __init__(self, batch_size: int, peers: Peers | None = None) -> None:
         # The loader compares the ranks: a sampler alone may run in any thread or worker.
         self._position = Position(
-            None, batch_size=batch_size, peers=peers or Alone(), guard=Guard(is_on=False)
+            None, batch_size=batch_size, peers=peers or Alone(), desync_guard=False
         )
         self._planned_for: tuple[Any, ...] | None = None
 
@@ -71,10 +71,8 @@ class PlannedSampler(Sampler):
             self._planned_for = wanted
         return self._position
 
-    @property
-    def epoch(self) -> int:
-        """The epoch that this sampler is in."""
-        return self._position.epoch
+    epoch: int = asked_of("_position", "epoch")
+    """The epoch that this sampler is in."""
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the beginning of `epoch`; the epoch that the sampler is in is not restarted."""
@@ -172,7 +170,12 @@ class WindowSampler(PlannedSampler):
         self._chunk_size = check_integer("chunk_size", chunk_size, 1)
         self._preload_nchunks = check_integer("preload_nchunks", preload_nchunks, 1)
         self._batch_size = check_integer("batch_size", batch_size, 1)
-        _check_sizes(chunk_size, preload_nchunks, batch_size)
+        in_memory = chunk_size * preload_nchunks
+        if in_memory < batch_size or in_memory % batch_size:
+            raise InvalidValueError(
+                f"chunk_size * preload_nchunks = {chunk_size} * {preload_nchunks} = {in_memory} "
+                f"must be a multiple of batch_size={batch_size}; change one of them"
+            )
         super().__init__(self._batch_size)
         self._drop_last = bool(drop_last)
         if mask is not None:
@@ -224,12 +227,3 @@ class WindowSampler(PlannedSampler):
 
     def validate(self, n_obs: int) -> None:
         self.plan(n_obs)
-
-
-def _check_sizes(chunk_size: int, preload_nchunks: int, batch_size: int) -> None:
-    in_memory = chunk_size * preload_nchunks
-    if in_memory < batch_size or in_memory % batch_size:
-        raise InvalidValueError(
-            f"chunk_size * preload_nchunks = {chunk_size} * {preload_nchunks} = {in_memory} must "
-            f"be a multiple of batch_size={batch_size}; change one of them"
-        )

@@ -4,13 +4,26 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import Any
+from itertools import pairwise
+from typing import Any, TypedDict
 
 import numpy as np
+from numpy.typing import NDArray
 
-from feedline.chunks.requests import LoadRequest
 from feedline.errors import InvalidValueError, check_integer
 from feedline.feed import Peers
+from feedline.plan import Block
+
+
+class LoadRequest(TypedDict):
+    """Rows to read together, and the batches in them.
+
+    `requests` is a list of slices, or an array of rows. `splits` has an array for each batch, with
+    places in the rows as they come when the requests are read one after another.
+    """
+
+    requests: list[slice] | NDArray[np.int64]
+    splits: list[NDArray[np.int64]]
 
 
 class Sampler(ABC):
@@ -21,8 +34,10 @@ class Sampler(ABC):
     #: The ranks that share its rows; None where each of them would get all.
     peers: Peers | None = None
 
+    #: The generator that the seed came from, if there was one.
+    rng: np.random.Generator | None = None
+
     _mask: slice = slice(0, None)
-    _rng: np.random.Generator | None = None
 
     @property
     @abstractmethod
@@ -43,15 +58,6 @@ class Sampler(ABC):
     def mask(self, mask: slice) -> None:
         mask_bounds(mask)
         self._mask = mask
-
-    @property
-    def rng(self) -> np.random.Generator | None:
-        """The generator that the seed came from, if there was one."""
-        return self._rng
-
-    @rng.setter
-    def rng(self, rng: np.random.Generator | None) -> None:
-        self._rng = rng
 
     @abstractmethod
     def n_batches(self, n_obs: int) -> int:
@@ -119,3 +125,23 @@ def seed_of(rng: Any) -> tuple[int | str, np.random.Generator]:
     if rng is not None:
         seed = check_integer("rng", rng, None, remedy="give a seed or a numpy Generator")
     return seed, np.random.default_rng([abs(seed), int(seed < 0)])
+
+
+def request_of(block: Block, offset: int, chunk_size: int, first_chunk: int) -> LoadRequest:
+    """Return what to read for the batches of a block, in slices that do not cross chunks.
+
+    `offset` is added to the block's indices, and chunks are counted from row `first_chunk` on. Rows
+    that are wanted twice are read once. All arrays are new: nothing is shared with other requests.
+    """
+    rows, places = np.unique(block.indices, return_inverse=True)
+    # A slice ends where a row is left out, and where a chunk does.
+    chunks = (rows + (offset - first_chunk)) // chunk_size
+    is_cut = (np.diff(rows) != 1) | (np.diff(chunks) != 0)
+    edges = [0, *(np.flatnonzero(is_cut) + 1).tolist(), len(rows)]
+    requests = [
+        slice(int(rows[first]) + offset, int(rows[end - 1]) + 1 + offset)
+        for first, end in pairwise(edges)
+        if first < end
+    ]
+    splits = [places[first:end].copy() for first, end in pairwise(block.bounds.tolist())]
+    return {"requests": requests, "splits": splits}

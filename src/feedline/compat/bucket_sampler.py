@@ -6,11 +6,12 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 
-from feedline.compat.documented_states import DocumentedState
-from feedline.compat.torch_buckets import TorchBucketPlan
+from feedline.compat.distributed_sampler import DocumentedState
+from feedline.compat.torch_order import TorchBucketPlan
 from feedline.errors import InvalidValueError, check_choice, check_integer
+from feedline.feed import GroupOptions
 from feedline.plan import BatchRule, Bucket, BucketPlan, Cursor, FixedBatch
 from feedline.torch.buckets import BucketSampler
 from feedline.torch.sampler import describe_dataset
@@ -43,9 +44,7 @@ class SequentialBucketSampler(DocumentedState, BucketSampler):
         num_replicas: The number of ranks; by default that of the process group, else 1.
         rank: The rank of this process; by default that in the process group, else 0.
         order: `"feedline"`, or `"torch"` for the order of the system that this replaces.
-        process_group: The group of ranks that get different data, if not all.
-        desync_guard: Compare the ranks before each epoch, where they come from a process group.
-        desync_timeout: How many seconds the guard waits for the other ranks.
+        **group: Where ranks come from, how they are compared; see `feedline.feed.GroupOptions`.
     """
 
     def __init__(
@@ -62,9 +61,7 @@ class SequentialBucketSampler(DocumentedState, BucketSampler):
         rank: int | None = None,
         *,
         order: str = "feedline",
-        process_group: Any | None = None,
-        desync_guard: bool = True,
-        desync_timeout: float = 60.0,
+        **group: Unpack[GroupOptions],
     ) -> None:
         for name in ("bucket_groups", "sorted_bucket_keys", "calculator"):
             if not hasattr(dataset, name):
@@ -83,13 +80,14 @@ class SequentialBucketSampler(DocumentedState, BucketSampler):
         self.bucket_groups: Mapping[Any, Mapping[str, Any]] = dataset.bucket_groups
         self.bucket_keys: list[Any] = list(dataset.sorted_bucket_keys)
         self.calculator = dataset.calculator
-        self._used_keys = [key for key in self.bucket_keys if len(self._group(key)["indices"])]
+        groups = self.bucket_groups
+        self._used_keys = [key for key in self.bucket_keys if len(groups[key]["indices"])]
         rule: BatchRule = FixedBatch()
         if dynamic_batch_size:
-            resolutions = tuple(tuple(self._group(key)["resolution"]) for key in self._used_keys)
+            resolutions = tuple(tuple(groups[key]["resolution"]) for key in self._used_keys)
             rule = _CalculatorBatch(self.calculator, base_resolution, resolutions)
         plan = (TorchBucketPlan if order == "torch" else BucketPlan)(
-            buckets=[Bucket(key, self._group(key)["indices"]) for key in self._used_keys],
+            buckets=[Bucket(key, groups[key]["indices"]) for key in self._used_keys],
             rule=rule,
             shuffle_buckets=shuffle_buckets,
             shuffle_within=shuffle_within_bucket,
@@ -101,10 +99,8 @@ class SequentialBucketSampler(DocumentedState, BucketSampler):
             batch_size=self.base_batch_size,
             num_replicas=num_replicas,
             rank=rank,
-            process_group=process_group,
-            desync_guard=desync_guard,
-            desync_timeout=desync_timeout,
             describe=partial(describe_dataset, dataset),
+            **group,
         )
         logger.debug("%d buckets of %d samples", len(self._used_keys), plan.num_indices)
 
@@ -125,7 +121,7 @@ class SequentialBucketSampler(DocumentedState, BucketSampler):
         """Return what batch `batch_idx` of this epoch is: bucket, resolution, size and aspect."""
         bucket, size = self._batch_at(batch_idx)
         key = self._used_keys[bucket]
-        group = self._group(key)
+        group = self.bucket_groups[key]
         return {
             "bucket_key": key,
             "resolution": group["resolution"],
@@ -133,18 +129,12 @@ class SequentialBucketSampler(DocumentedState, BucketSampler):
             "aspect_name": group["aspect_name"],
         }
 
-    def _group(self, key: Any) -> Mapping[str, Any]:
-        return self.bucket_groups[key]
-
     def _get_batch_size(self, resolution: tuple[int, int]) -> int:
         """Return the batch size for a resolution."""
         if not self.dynamic_batch_size:
             return self.base_batch_size
-        return int(
-            self.calculator.get_dynamic_batch_size(
-                resolution, self.base_batch_size, self.base_resolution
-            )
-        )
+        rule = _CalculatorBatch(self.calculator, self.base_resolution, (resolution,))
+        return rule.batch_size(0, self.base_batch_size)
 
     def _calculate_total_batches(self) -> int:
         """Return the number of batches of this epoch, equal on every rank."""

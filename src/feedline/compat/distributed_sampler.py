@@ -4,15 +4,62 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sized
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 
-from feedline.compat.documented_states import DocumentedState
 from feedline.compat.torch_order import TorchShuffled
-from feedline.errors import InvalidValueError, check_choice, check_integer
-from feedline.feed import Batching, Pass, Position
+from feedline.errors import (
+    CursorFormatError,
+    InvalidValueError,
+    PlanMismatchError,
+    check_choice,
+    check_integer,
+)
+from feedline.feed import Batching, GroupOptions, Pass, Position
 from feedline.feed.passes import SINGLE
 from feedline.plan import Cursor, Order, SamplePlan, Sequential, Shuffled
-from feedline.torch.sampler import SampleSampler, describe_dataset
+from feedline.torch.sampler import PlanSampler, SampleSampler, describe_dataset
+
+
+class DocumentedState(PlanSampler[Any]):
+    """A sampler whose state says its seed and its ranks too, as its document promises.
+
+    A state without a cursor, which another system has saved, begins its epoch; a subclass may know
+    more about the place.
+    """
+
+    seed: Any
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where this sampler is; save it on any rank, load it on any number of them."""
+        return {
+            **super().state_dict(),
+            "seed": self.seed,
+            "num_replicas": self.num_replicas,
+            "rank": self.rank,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where a state was saved. An error leaves the sampler as it was."""
+        if not isinstance(state, Mapping) or "epoch" not in state:
+            raise CursorFormatError(
+                f"state={state!r:.80} must be a mapping with the key 'epoch'; pass what "
+                "state_dict() returned"
+            )
+        if "cursor" in state:
+            super().load_state_dict(state)
+            return
+        saved = state.get("seed", self.seed)
+        if saved != self.seed:
+            raise PlanMismatchError(
+                f"the state belongs to another plan: seed was {saved!r:.80} and is "
+                f"{self.seed!r:.80}. Use the seed that it was saved with",
+                {"seed": (saved, self.seed)},
+            )
+        self.position.go_to(self._cursor_of_documented(state))
+
+    def _cursor_of_documented(self, state: Mapping[str, Any]) -> Cursor:
+        """Return the cursor for a state that has only the keys that other systems save."""
+        return self.position.cursor_at(check_integer("epoch", state["epoch"], 0), 0)
 
 
 class _SkippingPosition(Position):
@@ -77,9 +124,7 @@ class DistributedSampler(SkippingSampler):
         drop_last: Drop the samples that do not divide evenly over ranks, the default here; else the
             first ones are repeated to fill up, which is the default of `DataLoader`.
         order: `"feedline"`, or `"torch"` for the order of torch's own DistributedSampler.
-        process_group: The group of ranks that get different data, if not all.
-        desync_guard: Compare the ranks before each epoch, where they come from a process group.
-        desync_timeout: How many seconds the guard waits for the other ranks.
+        **group: Where ranks come from, how they are compared; see `feedline.feed.GroupOptions`.
 
     Examples:
         >>> sampler = DistributedSampler(range(10), num_replicas=2, rank=0, shuffle=False)
@@ -97,9 +142,7 @@ class DistributedSampler(SkippingSampler):
         drop_last: bool = True,
         *,
         order: str = "feedline",
-        process_group: Any | None = None,
-        desync_guard: bool = True,
-        desync_timeout: float = 60.0,
+        **group: Unpack[GroupOptions],
     ) -> None:
         if not hasattr(dataset, "__len__"):
             raise InvalidValueError(
@@ -117,10 +160,8 @@ class DistributedSampler(SkippingSampler):
             ),
             num_replicas=num_replicas,
             rank=rank,
-            process_group=process_group,
-            desync_guard=desync_guard,
-            desync_timeout=desync_timeout,
             describe=partial(describe_dataset, dataset),
+            **group,
         )
 
 

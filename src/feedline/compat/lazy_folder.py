@@ -5,21 +5,99 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Unpack
 
-from feedline.compat.folder_config import FolderSettings, settings_of
-from feedline.errors import DamagedDataError
-from feedline.feed import chunking_of
-from feedline.feed.data_plan import DataPlan
-from feedline.plan import FileSharesPlan, Plan, WindowPlan
+from feedline.errors import DamagedDataError, InvalidValueError, check_choice, check_integer
+from feedline.feed import DataPlan, RankOptions, Reading, chunking_of
+from feedline.feed.reading import DEFAULT_BUDGET, DEFAULT_THREADS
+from feedline.plan import FILE_STRATEGIES, FileSharesPlan, Plan, WindowPlan
+from feedline.plan.frozen import store
 from feedline.store import FolderStore
-from feedline.torch.feed_dataset import FeedDataset
-from feedline.torch.feed_reading import Tensors
+from feedline.torch.feed_dataset import FeedDataset, Tensors
 
 _logger = logging.getLogger(__name__)
 
 FolderBatch = tuple[Tensors, Tensors, None, None, None]
+STRATEGIES = ("balanced", *FILE_STRATEGIES)
 _PARTS = ("sequences/", "targets/")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FolderConfig:
+    """How a folder is read.
+
+    Args:
+        batch_size: The number of samples of a batch.
+        seq_length: Only the last so many steps of every column are read; None reads all.
+        seed: Any integer or string.
+        sampling_strategy: `"balanced"` splits the samples of all files evenly over the ranks.
+            `"exact"`, `"oversampling"` and `"undersampling"` give each rank its own files.
+        num_workers: The number of workers of the loader; batches do not depend on it.
+        project_root: What a relative `data_path` is relative to.
+        preload: With `"balanced"`, how many files are shuffled together. More mix better and read
+            from more files at a time; one is enough for data that was shuffled when it was packed.
+        num_threads: How many threads read ahead where there are no workers. More help where files
+            are decoded (parquet) or storage answers slowly.
+        memory_budget: How many bytes the batches read ahead or in use may take.
+        verify: Compare each file with its checksum when it is first opened.
+    """
+
+    batch_size: int
+    seq_length: int | None = None
+    seed: int | str = 0
+    sampling_strategy: str = "balanced"
+    num_workers: int = 0
+    project_root: str | os.PathLike[str] = "."
+    preload: int = 1
+    num_threads: int = DEFAULT_THREADS
+    memory_budget: int = DEFAULT_BUDGET
+    verify: bool = False
+
+    def __post_init__(self) -> None:
+        store(
+            self,
+            batch_size=check_integer("batch_size", self.batch_size, 1, 2**31),
+            preload=check_integer("preload", self.preload, 1),
+        )
+        if self.seq_length is not None:
+            store(self, seq_length=check_integer("seq_length", self.seq_length, 1))
+        check_choice("sampling_strategy", self.sampling_strategy, STRATEGIES)
+        _ = self.reading
+
+    @property
+    def reading(self) -> Reading:
+        """How many threads read ahead, within which memory."""
+        return Reading(num_threads=self.num_threads, memory_budget=self.memory_budget)
+
+    @property
+    def training_spec(self) -> FolderConfig:
+        """The part of a training configuration that says how batches are made: this object."""
+        return self
+
+    @classmethod
+    def of(cls, config: Any) -> FolderConfig:
+        """Return what an object of this shape says, or raise an error that names what it lacks."""
+        if isinstance(config, FolderConfig):
+            return config
+        spec = _get(config, "training_spec")
+        of_spec = ("sampling_strategy", "preload", "num_threads", "memory_budget", "verify")
+        return cls(
+            batch_size=_get(spec, "batch_size"),
+            **{name: _get(config, name) for name in ("project_root", "seq_length", "seed")},
+            **{name: getattr(spec, name) for name in of_spec if hasattr(spec, name)},
+        )
+
+
+def _get(holder: Any, name: str) -> Any:
+    if not hasattr(holder, name):
+        raise InvalidValueError(
+            f"config={type(holder).__name__} lacks {name!r}; use FolderConfig, or an object with "
+            "project_root, seed, seq_length and training_spec.batch_size, .num_workers and "
+            ".sampling_strategy"
+        )
+    return getattr(holder, name)
 
 
 class LazyFolderDataset(FeedDataset[FolderBatch]):
@@ -38,11 +116,7 @@ class LazyFolderDataset(FeedDataset[FolderBatch]):
         config: A `FolderConfig`, or an object with `project_root`, `seed`, `seq_length` and
             `training_spec.batch_size`, `.num_workers` and `.sampling_strategy`.
         shuffle: Whether files, and the samples in them, are shuffled anew in every epoch.
-        num_replicas: The number of ranks; by default that of the process group, else 1.
-        rank: The rank of this process; by default that in the process group, else 0.
-        process_group: The group of ranks that get different data, if not all.
-        desync_guard: Compare the ranks before each epoch, where they come from a process group.
-        desync_timeout: How many seconds the guard waits for the other ranks.
+        **ranks: Who the ranks are, and how they are compared; see `feedline.feed.RankOptions`.
 
     Raises:
         FileNotFoundError: If `metadata.json` is missing.
@@ -68,36 +142,29 @@ class LazyFolderDataset(FeedDataset[FolderBatch]):
         data_path: str | os.PathLike[str],
         config: Any,
         shuffle: bool = True,
-        *,
-        num_replicas: int | None = None,
-        rank: int | None = None,
-        process_group: Any | None = None,
-        desync_guard: bool = True,
-        desync_timeout: float = 60.0,
+        **ranks: Unpack[RankOptions],
     ) -> None:
-        settings = settings_of(data_path, config)
-        store = _open_store(settings)
-        plan = _plan_for(store, settings, shuffle)
+        settings = FolderConfig.of(config)
+        folder, root = Path(data_path), Path(settings.project_root)
+        if not folder.is_absolute() and not folder.is_relative_to(root):
+            folder = root / folder
+        samples = _open_store(folder, settings)
+        plan = _plan_for(samples, settings, shuffle)
         super().__init__(
-            store,
-            DataPlan(plan=plan, store=store),
+            samples,
+            DataPlan(plan=plan, store=samples),
             batch_size=settings.batch_size,
             reading=settings.reading,
             prefixes=_PARTS,
             arrange=_as_tuple,
-            num_replicas=num_replicas,
-            rank=rank,
-            process_group=process_group,
-            desync_guard=desync_guard,
-            desync_timeout=desync_timeout,
+            **ranks,
         )
         self.config = config
         self.shuffle = shuffle
-        self.data_dir = str(settings.folder)
-        self.sampling_strategy = settings.strategy
-        self.total_samples = store.num_samples
-        self.batch_files_info = store.manifest.entries
-        self._plan = plan
+        self.data_dir = str(folder)
+        self.sampling_strategy = settings.sampling_strategy
+        self.total_samples = samples.num_samples
+        self.batch_files_info = samples.manifest.entries
         # The first question shows what cannot be, such as unequal ranks.
         _logger.info(
             "%s: %d samples in %d batches for each rank",
@@ -107,7 +174,7 @@ class LazyFolderDataset(FeedDataset[FolderBatch]):
     @property
     def target_samples(self) -> int:
         """The number of samples that every rank gets; with `"balanced"` some get one less."""
-        return self._plan.target_samples(self.batches.num_replicas)
+        return self.batches.plan.target_samples(self.batches.num_replicas)
 
     @property
     def total_batches(self) -> int:
@@ -131,32 +198,32 @@ def _as_tuple(parts: Sequence[Tensors]) -> FolderBatch:
     return parts[0], parts[1], None, None, None
 
 
-def _plan_for(store: FolderStore, settings: FolderSettings, shuffle: bool) -> Plan:
+def _plan_for(samples: FolderStore, settings: FolderConfig, shuffle: bool) -> Plan:
     """Return the plan that a sampling strategy means."""
-    if settings.strategy == "balanced":
+    if settings.sampling_strategy == "balanced":
         return WindowPlan(
-            chunks=chunking_of(store),
+            chunks=chunking_of(samples),
             preload=settings.preload,
             shuffle=shuffle,
             tail="even",
             seed=settings.seed,
         )
     return FileSharesPlan(
-        sizes=store.manifest.samples,
-        strategy=settings.strategy,
+        sizes=samples.manifest.samples,
+        strategy=settings.sampling_strategy,
         shuffle=shuffle,
         seed=settings.seed,
-        names=[entry["path"] for entry in store.manifest.entries],
+        names=[entry["path"] for entry in samples.manifest.entries],
     )
 
 
-def _open_store(settings: FolderSettings) -> FolderStore:
-    store = FolderStore(settings.folder, last_steps=settings.seq_length, verify=settings.verify)
-    chosen = [name for name in store.columns if name.startswith(_PARTS)]
+def _open_store(folder: Path, settings: FolderConfig) -> FolderStore:
+    samples = FolderStore(folder, last_steps=settings.seq_length, verify=bool(settings.verify))
+    chosen = [name for name in samples.columns if name.startswith(_PARTS)]
     for prefix in _PARTS:
         if not any(name.startswith(prefix) for name in chosen):
             raise DamagedDataError(
-                f"{settings.folder}: has no column that begins with {prefix!r}, only "
-                f"{', '.join(store.columns) or 'none'}; pack it with columns of such names"
+                f"{folder}: has no column that begins with {prefix!r}, only "
+                f"{', '.join(samples.columns) or 'none'}; pack it with columns of such names"
             )
-    return store.select(chosen)
+    return samples.select(chosen)

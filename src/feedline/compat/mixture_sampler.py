@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, Unpack
 
 from feedline.compat.distributed_sampler import SkippingSampler
 from feedline.compat.torch_mixture import TorchMixturePlan
 from feedline.errors import InvalidValueError, check_choice, check_integer
+from feedline.feed import GroupOptions
 from feedline.plan import Cursor, Mixture, Phase, Plan, SamplePlan
 
 PhaseLike = Phase | tuple[int, Sequence[float]]
@@ -36,9 +37,7 @@ class MixtureSampler(SkippingSampler):
             together with `global_batch_size`, the number of samples in a step over all ranks.
             Steps count on through the epochs; the last step of an epoch may be short.
         order: `"feedline"`, or `"torch"` for the order of the system that this replaces.
-        process_group: The group of ranks that get different data, if not all.
-        desync_guard: Compare the ranks before each epoch, where they come from a process group.
-        desync_timeout: How many seconds the guard waits for the other ranks.
+        **group: Where ranks come from, how they are compared; see `feedline.feed.GroupOptions`.
 
     Examples:
         >>> sampler = MixtureSampler([0, 1000, 1010], [1, 1], num_replicas=2, rank=0)
@@ -61,9 +60,7 @@ class MixtureSampler(SkippingSampler):
         phases: Sequence[PhaseLike] = (),
         global_batch_size: int | None = None,
         order: str = "feedline",
-        process_group: Any | None = None,
-        desync_guard: bool = True,
-        desync_timeout: float = 60.0,
+        **group: Unpack[GroupOptions],
     ) -> None:
         check_choice("order", order, ("feedline", "torch"))
         sizes = _sizes_of(cumulative_sizes)
@@ -84,14 +81,7 @@ class MixtureSampler(SkippingSampler):
             plan = SamplePlan(
                 order=Mixture(**described, phases=at), tail="drop" if drop_last else "pad"
             )
-        super().__init__(
-            plan,
-            num_replicas=num_replicas,
-            rank=rank,
-            process_group=process_group,
-            desync_guard=desync_guard,
-            desync_timeout=desync_timeout,
-        )
+        super().__init__(plan, num_replicas=num_replicas, rank=rank, **group)
         self.cumulative_sizes = list(cumulative_sizes)
         self.shuffle = shuffle
         self.seed = seed

@@ -49,29 +49,15 @@ class TorchMixturePlan(Plan):
         return sum(self.sizes)
 
     @property
-    def current_weights(self) -> Sequence[float]:
-        """The weights in use."""
-        return self.override[0] if self.override else self.weights
-
-    @property
-    def current_temperature(self) -> float:
-        """The temperature in use."""
-        return self.override[1] if self.override else self.temperature
-
-    def changed(self, weights: Sequence[float], temperature: float) -> TorchMixturePlan:
-        """Return this plan with other weights."""
-        checked = check_weights(weights, len(self.sizes))
-        return replace(self, override=(checked, check_temperature(temperature)))
-
-    @property
     def weights_now(self) -> tuple[tuple[float, ...], float]:
-        return tuple(self.current_weights), self.current_temperature
+        return self.override or (tuple(self.weights), self.temperature)
 
     def reweighted(
         self, weights: Sequence[float], temperature: float, *, epoch: int, position: int
     ) -> TorchMixturePlan:
         """Return this plan with other weights, at once: its order has no places to change at."""
-        return self.changed(weights, temperature)
+        checked = check_weights(weights, len(self.sizes))
+        return replace(self, override=(checked, check_temperature(temperature)))
 
     @property
     def changes(self) -> tuple[Mapping[str, Any], ...]:
@@ -84,7 +70,7 @@ class TorchMixturePlan(Plan):
         for change in changes:
             if set(change) != {"weights", "temperature"}:
                 raise CursorFormatError(f"the cursor's change {dict(change)} is not of this order")
-            plan = plan.changed(change["weights"], change["temperature"])
+            plan = plan.reweighted(**change, epoch=0, position=0)
         return plan
 
     def describe(self) -> dict[str, Any]:
@@ -105,7 +91,7 @@ class TorchMixturePlan(Plan):
         """Return how many samples of each source a rank draws in an epoch."""
         rank_sizes = self.rank_sizes(world_size)
         total = sum(rank_sizes)
-        probabilities = _probabilities(self.current_weights, self.current_temperature)
+        probabilities = _probabilities(*self.weights_now)
         counts = [round(p * total) for p in probabilities]
         by_weight = sorted(range(len(counts)), key=lambda i: -probabilities[i])
         turn = 0
@@ -166,11 +152,7 @@ class _Rest:
     def num_left(self) -> int:
         if self.world_size is None:
             return sum(self.plan.sizes)
-        return sum(self.plan.counts(self.world_size)) * self.world_size - self._num_consumed
-
-    @property
-    def _num_consumed(self) -> int:
-        return self.num_done * (self.world_size or 0)
+        return (sum(self.plan.counts(self.world_size)) - self.num_done) * self.world_size
 
     def deal(self, world_size: int, batch_size: int) -> Deal:
         if self.num_done and world_size != self.world_size:

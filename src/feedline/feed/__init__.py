@@ -11,7 +11,7 @@ from feedline.feed.data_plan import DataPlan
 from feedline.feed.feed import FedBatch, Feed, FeedPass
 from feedline.feed.foreign import ForeignLoader, as_loader
 from feedline.feed.gathering import chunking_of, gather_samples
-from feedline.feed.guard import Guard
+from feedline.feed.guard import GroupOptions, Guard, RankOptions
 from feedline.feed.loader import Delivered, Loader, PlannedBatch, PlannedLoader
 from feedline.feed.logged import LoggedBatches, Recorder
 from feedline.feed.passes import Batching, Pass
@@ -33,6 +33,7 @@ __all__ = [
     "FeedPass",
     "ForeignLoader",
     "FoundPeers",
+    "GroupOptions",
     "Guard",
     "Loader",
     "LoaderWrapper",
@@ -42,6 +43,7 @@ __all__ = [
     "PlannedBatch",
     "PlannedLoader",
     "Position",
+    "RankOptions",
     "Reading",
     "Recorder",
     "Slab",

@@ -24,10 +24,7 @@ class BlocksAhead:
     """
 
     def __init__(
-        self,
-        segment: Segment,
-        rank: int,
-        on_block: Callable[[Block], None] = lambda block: None,
+        self, segment: Segment, rank: int, on_block: Callable[[Block], None] | None = None
     ) -> None:
         self._on_block = on_block
         self._segment = segment
@@ -48,7 +45,7 @@ class BlocksAhead:
             self._latest = [block, *self._latest[:1]]
             if len(block.indices) * 4 <= _MAX_ENTRIES:
                 self._num_batches = max(4 * self._num_batches, stop - start)
-        if not is_first:
+        if self._on_block is not None and not is_first:
             self._on_block(block)
         return block.part(start, stop)
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,8 @@ from feedline.errors import (
     check_choice,
     check_integer,
 )
+from feedline.feed.adapters import torch_worker
+from feedline.feed.foreign_batch import ForeignBatch
 from feedline.feed.guard import Guard
 from feedline.feed.loader import Delivered, PlannedLoader
 from feedline.feed.logged import Recorder
@@ -23,11 +25,15 @@ from feedline.feed.passes import Pass
 from feedline.feed.peers import Alone, Peers, as_peers
 from feedline.feed.position import Position
 from feedline.feed.readahead import ReadAhead
-from feedline.feed.worker import torch_worker
-from feedline.store.matrix import FetchedRows, MatrixStore, rows_of_request
+from feedline.store.matrix import MatrixStore, rows_of_request
 
 Request = Mapping[str, Any]
 Rows = NDArray[np.int64]
+#: What was read for a request: the matrix of each batch, and the numbers of its rows.
+Loaded = Iterator[tuple[Any, Rows]]
+#: Reads requests as far ahead as it likes, and yields what was read in their order. It may call the
+#: function that it is given for each of them, and what it returns may have a `close`.
+Reader = Callable[[Iterator[Request], Callable[[Request], Loaded]], Iterator[Loaded]]
 
 
 class ChunkBatch(NamedTuple):
@@ -36,38 +42,6 @@ class ChunkBatch(NamedTuple):
     X: Any
     obs: dict[str, NDArray[Any]]
     rows: Rows
-
-
-class PlannedChunks(Protocol):
-    """A chunk sampler whose loader can be resumed, as those of `feedline.chunks` are.
-
-    It says so by `has_position`. Any other sampler needs `sample` only.
-    """
-
-    #: The ranks that share its rows; None where each of them would get all.
-    peers: Peers | None
-
-    def position_for(self, n_obs: int, data: MatrixStore | None = None) -> Position:
-        """Return where the sampler is in the plan for so many rows, those of `data`."""
-
-    def requests(self, running: Pass, n_obs: int) -> Iterator[Request]:
-        """Yield what to read for a pass; inside of torch's workers, this worker's part."""
-
-
-class LoadedRequest(Protocol):
-    """What was read for a request."""
-
-    def batches(self) -> Iterator[tuple[Any, Rows]]:
-        """Yield the matrix of each batch, and the numbers of its rows."""
-
-
-class Reader(Protocol):
-    """Reads requests, as far ahead as it likes."""
-
-    def __call__(
-        self, requests: Iterator[Request], load: Callable[[Request], LoadedRequest]
-    ) -> Iterator[LoadedRequest]:
-        """Yield what was read, in the order of the requests; it may have a `close`."""
 
 
 class ChunkLoader(PlannedLoader):
@@ -79,19 +53,18 @@ class ChunkLoader(PlannedLoader):
 
     Args:
         store: A matrix, such as `feedline.store.open_anndata` returns.
-        sampler: One of `feedline.chunks`, or any that yields load requests; without a position it
-            cannot be saved or resumed.
+        sampler: One of `feedline.chunks`, or any whose `sample` yields load requests. It can be
+            saved and resumed if it has a position, and says so by `has_position`: then it needs
+            `position_for` and `requests` too, as `feedline.chunks.PlannedSampler` has them.
         output: What becomes of a batch: `"stored"` yields sparse rows as scipy CSR matrices and
             dense ones as arrays, `"numpy"` yields arrays, and a function gets a `ChunkBatch`.
         num_ahead: How many requests are read ahead.
         reader: What reads requests, if not a thread of this process.
-        num_replicas: The number of ranks, where the sampler is not a `DistributedSampler`: 1, if
-            each process is meant to read all rows.
-        rank: The rank of this process, where `num_replicas` is given.
-        peers: The ranks, where these arguments do not say who they are.
         log: What takes note of every batch, such as a `feedline.runs.ConsumptionLog`.
         desync_guard: Compare the ranks before each pass, where those of the sampler can talk.
         desync_timeout: How many seconds the guard waits for the other ranks.
+        **ranks: Who they are, where the sampler is not a `DistributedSampler`: `num_replicas=1` if
+            each process is meant to read all rows, with its `rank`; or `peers`.
 
     Examples:
         >>> from feedline.chunks import RandomSampler
@@ -110,12 +83,10 @@ class ChunkLoader(PlannedLoader):
         output: str | Callable[[ChunkBatch], Any] = "stored",
         num_ahead: int = 1,
         reader: Reader | None = None,
-        num_replicas: int | None = None,
-        rank: int | None = None,
-        peers: Any = "auto",
         log: Recorder | None = None,
         desync_guard: bool = True,
         desync_timeout: float = 60.0,
+        **ranks: Any,
     ) -> None:
         if not callable(getattr(sampler, "sample", None)):
             raise InvalidValueError(
@@ -127,11 +98,15 @@ class ChunkLoader(PlannedLoader):
         self._has_position = bool(getattr(sampler, "has_position", False))
         if log is not None:
             self._check_position()
-        self._convert = output if callable(output) else _converter(output)
-        self._reader = reader or _InThread(check_integer("num_ahead", num_ahead, 0))
+        if not callable(output):
+            output = _OUTPUTS[check_choice("output", output, tuple(_OUTPUTS))]
+        self._convert = output
+        self._reader = reader or partial(_in_thread, check_integer("num_ahead", num_ahead, 0))
         self._guard = Guard(desync_guard, desync_timeout)
-        self._given = peers, num_replicas, rank
-        if getattr(sampler, "peers", None) is not None and self._given != ("auto", None, None):
+        # Who they are is looked up at the first use; what they cannot be is told now.
+        as_peers(**ranks)
+        self._ranks = {name: given for name, given in ranks.items() if given not in (None, "auto")}
+        if getattr(sampler, "peers", None) is not None and self._ranks:
             raise InvalidValueError(
                 f"sampler={type(sampler).__name__} says who the ranks are; leave out peers, "
                 "num_replicas and rank"
@@ -156,11 +131,10 @@ class ChunkLoader(PlannedLoader):
         shared: Peers | None = getattr(self.sampler, "peers", None)
         if shared is not None:
             return shared
-        peers, num_replicas, rank = self._given
-        found = as_peers(peers, num_replicas=num_replicas, rank=rank)
+        found = as_peers(**self._ranks)
         if found.world_size == 1:
             return Alone()
-        if not self._has_position and self._given != ("auto", None, None):
+        if not self._has_position and self._ranks:
             return found
         itself = "" if self._has_position else ", or its own where it shares rows out itself"
         raise InvalidValueError(
@@ -229,7 +203,10 @@ class ChunkLoader(PlannedLoader):
         """The record of the latest batch of this pass; None before the first."""
         if self._has_position:
             return super().delivered
-        return None if self._latest is None else _ForeignBatch(*self._latest[1:])
+        if self._latest is None:
+            return None
+        _, number, rows = self._latest
+        return ForeignBatch(number, rows, self.peers, ids=rows)
 
     def _asked(self) -> Rows | None:
         running = self.position.current
@@ -252,8 +229,8 @@ class ChunkLoader(PlannedLoader):
         number = 0
         loaded = self._reader(requests, self._load)
         try:
-            for request in loaded:
-                for matrix, rows in request.batches():
+            for batches in loaded:
+                for matrix, rows in batches:
                     obs = {name: values[rows] for name, values in self.store.obs.items()}
                     batch = self._convert(ChunkBatch(matrix, obs, rows))
                     if running is not None:
@@ -262,7 +239,7 @@ class ChunkLoader(PlannedLoader):
                     number += 1
                     yield batch
                 # Held any longer, the memory of these rows could not be used again.
-                del request
+                del batches
             if running is not None and torch_worker()[1]:
                 # The other workers have handed out theirs.
                 running.deliver(running.num_batches - running.num_delivered)
@@ -271,67 +248,28 @@ class ChunkLoader(PlannedLoader):
             if close is not None:
                 close()
 
-    def _load(self, request: Request) -> LoadedRequest:
+    def _load(self, request: Request) -> Loaded:
+        """Fetch rows at once; each batch is cut out of them when its turn comes."""
         wanted = request["requests"]
-        rows = rows_of_request(wanted, self.n_obs)
-        return _Fetched(self.store.fetch(wanted), rows, list(request["splits"]))
+        rows, fetched = rows_of_request(wanted, self.n_obs), self.store.fetch(wanted)
+        return ((fetched.take(split), rows[split]) for split in request["splits"])
 
     def __getstate__(self) -> dict[str, Any]:
         # For another process, which has no part in the pass that is running here.
         return {**self.__dict__, "_latest": None}
 
 
-@dataclass(frozen=True)
-class _InThread:
-    """Reads some requests ahead in a thread."""
-
-    num_ahead: int
-
-    def __call__(
-        self, requests: Iterator[Request], load: Callable[[Request], LoadedRequest]
-    ) -> Iterator[LoadedRequest]:
-        return ReadAhead(
-            requests,
-            load,
-            lambda request: [request],
-            num_threads=1 if self.num_ahead else 0,
-            num_ahead=self.num_ahead,
-        )
-
-
-@dataclass(frozen=True)
-class _Fetched:
-    """Rows that were fetched; each batch is cut out of them when its turn comes."""
-
-    fetched: FetchedRows
-    rows: Rows
-    splits: list[Rows]
-
-    def batches(self) -> Iterator[tuple[Any, Rows]]:
-        for split in self.splits:
-            yield self.fetched.take(split), self.rows[split]
-
-
-@dataclass(frozen=True)
-class _ForeignBatch:
-    """The record of a batch whose rows a sampler without a position chose."""
-
-    number: int
-    ids: Rows
-    is_real: None = None
-    bucket: None = None
-    num_real_of_all_ranks: None = None
-
-    @property
-    def num_real(self) -> int:
-        """How many rows it has; which of them are padding, if any, nobody knows."""
-        return len(self.ids)
-
-
-def _converter(output: str) -> Callable[[ChunkBatch], ChunkBatch]:
-    return {"stored": _as_stored, "numpy": _as_arrays}[
-        check_choice("output", output, ("stored", "numpy"))
-    ]
+def _in_thread(
+    num_ahead: int, requests: Iterator[Request], load: Callable[[Request], Loaded]
+) -> Iterator[Loaded]:
+    """Read some requests ahead in a thread."""
+    return ReadAhead(
+        requests,
+        load,
+        lambda request: [request],
+        num_threads=1 if num_ahead else 0,
+        num_ahead=num_ahead,
+    )
 
 
 def _as_stored(batch: ChunkBatch) -> ChunkBatch:
@@ -341,3 +279,6 @@ def _as_stored(batch: ChunkBatch) -> ChunkBatch:
 def _as_arrays(batch: ChunkBatch) -> ChunkBatch:
     matrix = batch.X
     return batch._replace(X=matrix.toarray()) if hasattr(matrix, "toarray") else batch
+
+
+_OUTPUTS = {"stored": _as_stored, "numpy": _as_arrays}

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from feedline.errors import InvalidValueError, PlanMismatchError
-from feedline.plan import Cursor, EpochOrder, Mixture, Plan, Remaining, Segment
-from feedline.plan.frozen import store
+from feedline.feed.delegation import asked_of
+from feedline.plan import Cursor, Plan, Segment
 from feedline.store import PartedStore, Store
 from feedline.store.matrix import MatrixStore
 
@@ -31,58 +31,39 @@ class DataPlan(Plan):
     def __post_init__(self) -> None:
         if not isinstance(self.plan, Plan):
             raise InvalidValueError(f"plan={self.plan!r:.80} must be a Plan, such as WindowPlan")
-        num_samples = _num_samples(self.store)
+        # Not isinstance: asking for a protocol looks at properties, and these open files.
+        if callable(getattr(type(self.store), "read", None)):
+            num_samples = int(cast(Store, self.store).num_samples)
+        elif callable(getattr(type(self.store), "fetch", None)):
+            num_samples = int(cast(MatrixStore, self.store).shape[0])
+        else:
+            raise InvalidValueError(f"store={self.store!r:.80} must be a Store or a MatrixStore")
         if self.plan.num_indices > num_samples:
             raise InvalidValueError(
                 f"plan.num_indices={self.plan.num_indices} must be at most the store's number of "
                 f"samples, {num_samples}; make the plan for this store"
             )
-        inner = self.plan
-        answers = {"tail": inner.tail, "chunks": inner.chunks, "buckets": inner.buckets}
-        store(self, **answers, preload=inner.preload)
 
-    @property
-    def num_indices(self) -> int:
-        return self.plan.num_indices
-
-    def begin(self, epoch: int) -> Remaining:
-        return self.plan.begin(epoch)
-
-    def largest_batch(self, batch_size: int) -> int:
-        return self.plan.largest_batch(batch_size)
-
-    def bucket_batch_size(self, bucket: int, batch_size: int) -> int:
-        return self.plan.bucket_batch_size(bucket, batch_size)
-
-    @property
-    def has_equal_batches(self) -> bool:
-        return self.plan.has_equal_batches
-
-    @property
-    def ignores_batch_size(self) -> bool:
-        return self.plan.ignores_batch_size
-
-    @property
-    def mixture(self) -> Mixture | None:
-        return self.plan.mixture
-
-    @property
-    def num_listed(self) -> int:
-        return self.plan.num_listed
-
-    def epoch_order(self, epoch: int, bucket: int = 0) -> EpochOrder | None:
-        return self.plan.epoch_order(epoch, bucket)
+    # What does not depend on the data is the plan's to answer.
+    num_indices = asked_of("plan", "num_indices")
+    begin = asked_of("plan", "begin")
+    epoch_order = asked_of("plan", "epoch_order")
+    tail = asked_of("plan", "tail")
+    chunks = asked_of("plan", "chunks")
+    preload = asked_of("plan", "preload")
+    buckets = asked_of("plan", "buckets")
+    largest_batch = asked_of("plan", "largest_batch")
+    bucket_batch_size = asked_of("plan", "bucket_batch_size")
+    target_samples = asked_of("plan", "target_samples")
+    has_equal_batches = asked_of("plan", "has_equal_batches")
+    ignores_batch_size = asked_of("plan", "ignores_batch_size")
+    mixture = asked_of("plan", "mixture")
+    num_listed = asked_of("plan", "num_listed")
+    changes = asked_of("plan", "changes")
+    weights_now = asked_of("plan", "weights_now")
 
     def describe(self) -> dict[str, Any]:
         return {"kind": "data", "data": self._describe_data(), "plan": self.plan.describe()}
-
-    @property
-    def changes(self) -> tuple[Mapping[str, Any], ...]:
-        return self.plan.changes
-
-    @property
-    def weights_now(self) -> tuple[tuple[float, ...], float] | None:
-        return self.plan.weights_now
 
     def reweighted(
         self, weights: Sequence[float], temperature: float, *, epoch: int, position: int
@@ -110,10 +91,9 @@ class DataPlan(Plan):
         return super().resume(cursor, world_size=world_size, batch_size=batch_size)
 
     def _describe_data(self) -> dict[str, Any]:
-        described: dict[str, Any] = {"fingerprint": self.store.fingerprint}
-        if self._parted is not None:
-            described["parts"] = list(self._parted.part_digests)
-        return described
+        parted = self._parted
+        parts = {} if parted is None else {"parts": list(parted.part_digests)}
+        return {"fingerprint": self.store.fingerprint, **parts}
 
     @property
     def _parted(self) -> PartedStore | None:
@@ -131,13 +111,3 @@ class DataPlan(Plan):
         listed = ", ".join(self._parted.describe_part(number) for number in changed[:8])
         more = f" and {len(changed) - 8} more" if len(changed) > 8 else ""
         return f"{listed or 'the data'}{more} has"
-
-
-def _num_samples(store: Any) -> int:
-    """Return how many samples a store or rows a matrix has, or raise if it is neither."""
-    # Not isinstance: asking for a protocol looks at properties, and these open files.
-    if callable(getattr(type(store), "read", None)):
-        return int(store.num_samples)
-    if callable(getattr(type(store), "fetch", None)):
-        return int(store.shape[0])
-    raise InvalidValueError(f"store={store!r:.80} must be a Store or a MatrixStore")

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import pairwise
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
 from feedline.errors import check_integer
 from feedline.feed.data_plan import DataPlan
+from feedline.feed.delegation import asked_of
 from feedline.feed.gathering import chunking_of
-from feedline.feed.guard import Guard
+from feedline.feed.guard import GroupOptions
 from feedline.feed.loader import PlannedLoader
 from feedline.feed.logged import Recorder
 from feedline.feed.passes import Pass
-from feedline.feed.peers import as_peers
 from feedline.feed.position import Position
 from feedline.feed.reading import DEFAULT_BUDGET, DEFAULT_THREADS, Reading, Slab, Slabs, read_slabs
 from feedline.plan import Plan
@@ -57,10 +57,8 @@ class Feed(PlannedLoader):
         rank: The rank that these batches are for; by default that in the process group, else 0.
         num_threads: How many threads read ahead; 0 reads in the consumer's own thread.
         memory_budget: How many bytes the batches that are read ahead or in use may take.
-        peers: The ranks, where these arguments do not say who they are.
         log: What takes note of every batch, such as a `feedline.runs.ConsumptionLog`.
-        desync_guard: Compare the ranks before each pass, where they come from a process group.
-        desync_timeout: How many seconds the guard waits for the other ranks.
+        **group: Where ranks come from, and how they are compared; see `GroupOptions`.
 
     Examples:
         >>> import tempfile
@@ -87,10 +85,8 @@ class Feed(PlannedLoader):
         rank: int | None = None,
         num_threads: int = DEFAULT_THREADS,
         memory_budget: int = DEFAULT_BUDGET,
-        peers: Any = "auto",
         log: Recorder | None = None,
-        desync_guard: bool = True,
-        desync_timeout: float = 60.0,
+        **group: Unpack[GroupOptions],
     ) -> None:
         self.store = store
         self._reading = Reading(num_threads=num_threads, memory_budget=memory_budget)
@@ -98,15 +94,14 @@ class Feed(PlannedLoader):
         position = Position(
             DataPlan(plan=plan, store=store),
             batch_size=check_integer("batch_size", batch_size, 1),
-            peers=as_peers(peers, num_replicas=world_size, rank=rank),
-            guard=Guard(desync_guard, desync_timeout),
+            num_replicas=world_size,
+            rank=rank,
+            **group,
         )
         super().__init__(position, log=log)
 
-    @property
-    def plan(self) -> Plan:
-        """The plan, for the samples of this store alone."""
-        return self.position.plan
+    plan: Plan = asked_of("position", "plan")
+    """The plan, for the samples of this store alone."""
 
     def _batches(self, running: Pass) -> FeedPass[FedBatch]:
         return self.read(running, _as_is)

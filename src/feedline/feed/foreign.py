@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
-from typing import Any
+from typing import Any, NoReturn
 
 from feedline.errors import CursorFormatError, InvalidValueError, PlanMismatchError, check_integer
 from feedline.feed.adapters import adapters_in_use
@@ -45,23 +45,17 @@ def as_loader(
         >>> loader.state_dict()["epoch"], loader.state_dict()["num_batches"]
         (1, 0)
     """
-    start = _prepared(loader, signals)
+    start: Start | None = None
+    for adapter in adapters_in_use():
+        # The framework of a loader says in which context its workers are to be started.
+        if start is None and hasattr(adapter, "prepare"):
+            start = adapter.prepare(loader, signals)
     own = getattr(loader, "__dict__", {})
     # Asking for an attribute may cost or fail, so the type is asked.
     if all(name in own or hasattr(type(loader), name) for name in _PROTOCOL):
         found: Loader[Any] = loader
         return found
-    return ForeignLoader(loader, peers=peers, start=start)
-
-
-def _prepared(loader: Any, signals: tuple[int, ...]) -> Start:
-    """Let the framework of a loader prepare it; return the context to start its workers in."""
-    for adapter in adapters_in_use():
-        prepare: Callable[..., Start | None] | None = getattr(adapter, "prepare", None)
-        start = None if prepare is None else prepare(loader, signals)
-        if start is not None:
-            return start
-    return nullcontext
+    return ForeignLoader(loader, peers=peers, start=start or nullcontext)
 
 
 class ForeignLoader:
@@ -88,7 +82,8 @@ class ForeignLoader:
         self._has_state = bool(_method(loader, "state_dict") and _method(loader, "load_state_dict"))
         self._peers = as_peers() if peers is None else peers
         self._start = start
-        self._epoch = 0
+        #: The epoch that the loader is in; it stays there until the next pass begins.
+        self.epoch = 0
         # Batches of this epoch before this pass; None if they were of another size.
         self._num_before: int | None = 0
         self._batches: Iterator[Any] | None = None
@@ -100,18 +95,14 @@ class ForeignLoader:
         self._num_batches: int | None = None
         self._num_delivered = 0
         self._has_ended = False
-        self._latest: ForeignBatch | None = None
+        #: The record of the latest batch of this pass; None before the first.
+        self.delivered: ForeignBatch | None = None
         # What was read ahead: a batch, or the error in its place.
         self._ahead: list[Any] = []
         self._error: Exception | None = None
         # The loader's own state: before the group, and where it has gone further than its reader.
         self._group_state: Any = None
         self._held_state: Any = None
-
-    @property
-    def epoch(self) -> int:
-        """The epoch that the loader is in; it stays there until the next pass begins."""
-        return self._epoch
 
     @property
     def batch_size(self) -> int | None:
@@ -133,14 +124,15 @@ class ForeignLoader:
         others = (getattr(self.loader, name, None) for name in ("sampler", "dataset"))
         return [batches, inner, *others]
 
-    @property
-    def delivered(self) -> ForeignBatch | None:
-        """The record of the latest batch of this pass; None before the first."""
-        return self._latest
-
     def __len__(self) -> int:
         """The number of batches of an epoch; `TypeError` if the loader has no length."""
         return len(self.loader)
+
+    def _length(self) -> int | None:
+        try:
+            return len(self)
+        except TypeError:
+            return None
 
     def num_batches_left(self) -> int:
         """Return how many batches the next pass has; `TypeError` if nobody knows."""
@@ -153,41 +145,38 @@ class ForeignLoader:
     def set_epoch(self, epoch: int) -> None:
         """Go to the beginning of `epoch`; the epoch that the loader is in is not restarted."""
         epoch = check_integer("epoch", epoch, 0)
-        if epoch != self._epoch:
+        if epoch != self.epoch:
             self._go_to(epoch, 0)
         self._tell_epoch()
 
     def _go_to(self, epoch: int, num_batches: int | None) -> None:
         self._leave_pass()
-        self._epoch, self._num_before = epoch, num_batches
+        self.epoch, self._num_before = epoch, num_batches
 
     def _tell_epoch(self) -> None:
         """Tell the loader its epoch, or else whatever in it wants to know."""
-        told: list[Any] = []
-        for part in [self.loader] if _method(self.loader, "set_epoch") else self._parts():
-            setter = _method(part, "set_epoch")
-            if setter is not None and not any(part is other for other in told):
-                setter(self._epoch)
-                told.append(part)
+        parts = [self.loader] if _method(self.loader, "set_epoch") else self._parts()
+        for part in {id(part): part for part in parts}.values():
+            if setter := _method(part, "set_epoch"):
+                setter(self.epoch)
 
     # The pass.
 
     def __iter__(self) -> Iterator[Any]:
         if self._batches is not None:
-            self._go_to(self._epoch + self._has_ended, 0)
+            self._go_to(self.epoch + self._has_ended, 0)
         self._tell_epoch()
-        try:
-            self._num_batches = self.num_batches_left()
-        except TypeError:
-            self._num_batches = None
+        is_known = self._length() is not None and self._num_before is not None
+        self._num_batches = self.num_batches_left() if is_known else None
         with self._start():
             batches = iter(self.loader)
+        if not self._has_state and self._num_before:
+            num_skipped = sum(1 for _ in islice(batches, self._num_before))
+            if num_skipped < self._num_before:
+                self._refuse_shortened(self._num_before, num_skipped)
         self._batches = batches
-        if not self._has_state:
-            for _ in islice(self._batches, self._num_before):
-                pass
         self._has_ended = self._num_batches == 0
-        return self._delivering(self._batches)
+        return self._delivering(batches)
 
     def _delivering(self, batches: Iterator[Any]) -> Iterator[Any]:
         while not self._has_ended and self._batches is batches:
@@ -199,12 +188,12 @@ class ForeignLoader:
                 if batches is self.loader and self._is_used and not self._num_delivered:
                     raise InvalidValueError(
                         f"dataloader={type(self.loader).__name__} is an iterator that has no "
-                        f"batches left for epoch {self._epoch}; give a loader that can be iterated "
+                        f"batches left for epoch {self.epoch}; give a loader that can be iterated "
                         "in every epoch, or num_epochs=1"
                     )
                 return
             self._is_used = True
-            self._latest = ForeignBatch(self._num_delivered, batch, self._peers)
+            self.delivered = ForeignBatch(self._num_delivered, batch, self._peers)
             self._num_delivered += 1
             if self._num_delivered == self._num_batches:
                 self._has_ended = True
@@ -272,12 +261,12 @@ class ForeignLoader:
         num_batches = check_integer("num_batches", num_batches, 0, self._num_delivered)
         own = self._own_state(num_batches)
         if self._has_ended and not num_batches:
-            return {"epoch": self._epoch + 1, "num_batches": 0, **self.sizes, "loader": own}
+            return {"epoch": self.epoch + 1, "num_batches": 0, **self.sizes, "loader": own}
         if self._num_before is None:
             # In batches of several sizes; the loader's own state says where.
-            return {"epoch": self._epoch, "num_batches": self._num_delivered, "loader": own}
+            return {"epoch": self.epoch, "num_batches": self._num_delivered, "loader": own}
         count = self._num_before + self._num_delivered - num_batches
-        return {"epoch": self._epoch, "num_batches": count, **self.sizes, "loader": own}
+        return {"epoch": self.epoch, "num_batches": count, **self.sizes, "loader": own}
 
     def _own_state(self, num_batches: int = 0) -> Any:
         if not self._has_state:
@@ -333,9 +322,20 @@ class ForeignLoader:
                 "state from the end of an epoch",
                 {"dataloader": (None, type(self.loader).__name__)},
             )
+        length = self._length()
+        if count and not self._has_state and length is not None and count >= length:
+            self._refuse_shortened(count, length)
         if self._has_state and own is not None:
             self.loader.load_state_dict(own)
         self._go_to(epoch, None if self._has_state and then != self.sizes else count)
+
+    def _refuse_shortened(self, count: int, length: int) -> NoReturn:
+        raise PlanMismatchError(
+            f"the state was saved after {count} batches of an epoch, but "
+            f"{type(self.loader).__name__} has {length} now; use the same data and batch size as "
+            "when it was saved, or a state from the end of an epoch",
+            {"num_batches": (count, length)},
+        )
 
 
 def _method(owner: Any, name: str) -> Callable[..., Any] | None:

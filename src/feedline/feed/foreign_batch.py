@@ -9,16 +9,16 @@ from feedline.feed.peers import Peers
 
 
 class ForeignBatch:
-    """The record of a batch of which nothing is known but the batch itself."""
+    """The record of a batch of which nothing but the batch itself is known, or its ids too."""
 
-    __slots__ = ("_batch", "_peers", "number")
+    __slots__ = ("_batch", "_peers", "ids", "number")
 
-    ids = None
     is_real = None
     bucket = None
 
-    def __init__(self, number: int, batch: Any, peers: Peers) -> None:
+    def __init__(self, number: int, batch: Any, peers: Peers, ids: Any = None) -> None:
         self.number = number
+        self.ids = ids
         self._batch = batch
         self._peers = peers
 

@@ -1,7 +1,12 @@
-"""Gathering samples from the chunks of a store, straight into the memory of a batch."""
+"""Gathering samples from the chunks of a store, straight into the memory of a batch.
+
+A slab is memory that many rows are gathered into at once, handed out batch by batch. It comes from
+a `SlabPool`: it is used again as soon as nobody holds any of its batches.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import pairwise
 
 import numpy as np
@@ -10,13 +15,14 @@ from numpy.typing import NDArray
 from feedline.errors import FeedlineError, StoreError
 from feedline.plan import Chunking, EqualChunks, UnequalChunks
 from feedline.store import Store
-from feedline.store.columns import Arrays
+from feedline.store.columns import Arrays, Column
 from feedline.store.gather import scatter
 
 # Rows of one chunk that follow each other are read in place; shorter runs are sorted by chunk,
 # read together and then spread, in portions that stay in a core's own cache.
 _MEAN_RUN = 16
 _PORTION_BYTES = 2**20
+_ALIGNMENT = 64
 
 
 def chunking_of(store: Store) -> Chunking:
@@ -84,3 +90,32 @@ def _read(store: Store, chunk: int, rows: NDArray[np.int64], out: Arrays) -> Non
     except (OSError, ValueError) as error:
         where = store.describe_row(chunk, int(rows[0]))
         raise StoreError(f"{where}: cannot be read ({error})") from error
+
+
+def layout_of(columns: Mapping[str, Column], num_rows: int) -> dict[str, tuple[int, int]]:
+    """Return where the bytes of each column begin and end when they lie one after another.
+
+    Examples:
+        >>> layout_of({"x": Column("x", "int64"), "y": Column("y", "int8")}, 3)
+        {'x': (0, 24), 'y': (64, 67)}
+    """
+    layout = {}
+    start = 0
+    for column in columns.values():
+        end = start + column.row_bytes * num_rows
+        layout[column.name] = (start, end)
+        start = -(-end // _ALIGNMENT) * _ALIGNMENT
+    return layout
+
+
+def bytes_for(columns: Mapping[str, Column], num_rows: int) -> int:
+    """Return how much memory `arrays_in` needs for so many rows."""
+    return max((end for _, end in layout_of(columns, num_rows).values()), default=0)
+
+
+def arrays_in(memory: NDArray[np.uint8], columns: Mapping[str, Column], num_rows: int) -> Arrays:
+    """Return an array per column, one after another in `memory`."""
+    return {
+        name: memory[start:end].view(columns[name].dtype).reshape(num_rows, *columns[name].shape)
+        for name, (start, end) in layout_of(columns, num_rows).items()
+    }

@@ -4,12 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 from feedline.errors import DesyncError, InvalidValueError
+from feedline.feed.adapters import torch_worker
 from feedline.feed.peers import Peers
-from feedline.feed.worker import torch_worker
 from feedline.plan.fingerprint import fingerprint_of, flatten_fields
+
+
+class GroupOptions(TypedDict, total=False):
+    """Where ranks come from, and how they are compared: arguments of all that has a position.
+
+    Args:
+        process_group: The group of ranks that get different data, if not all.
+        peers: The ranks, where no other argument says who they are.
+        desync_guard: Compare the ranks before each pass, where they come from a process group.
+        desync_timeout: How many seconds the guard waits for the other ranks.
+    """
+
+    process_group: Any
+    peers: Any
+    desync_guard: bool
+    desync_timeout: float
+
+
+class RankOptions(GroupOptions, total=False):
+    """Who the ranks are, beside what `GroupOptions` says.
+
+    Args:
+        num_replicas: The number of ranks; by default that of the process group, else 1.
+        rank: The rank of this process; by default that in the process group, else 0.
+    """
+
+    num_replicas: int | None
+    rank: int | None
 
 
 @dataclass(frozen=True)

@@ -231,7 +231,7 @@ class PlannedLoader(ABC):
             self.log.event("resume" if is_resumed else "start", **fields)
         step_of = partial(self._step_of, running)
         end = {"num_dropped": running.num_left_out}
-        return LoggedBatches(batches, self, self.log, running.num_batches, step_of, **end)
+        return LoggedBatches(batches, self, self.log, running.num_batches, step_of, end)
 
     @abstractmethod
     def _batches(self, running: Pass) -> Iterator[Any]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -22,6 +23,7 @@ class Recorder(Protocol):
         """Note something that happened."""
 
 
+@dataclass(eq=False)
 class LoggedBatches(Iterator[Any]):
     """The batches of a pass of a loader, each of them noted before it is handed out.
 
@@ -36,49 +38,41 @@ class LoggedBatches(Iterator[Any]):
         end: What else to tell at the end of the epoch.
     """
 
-    def __init__(
-        self,
-        batches: Iterator[Any],
-        loader: Loader[Any],
-        recorder: Recorder,
-        num_batches: int,
-        step_of: Callable[[], int],
-        **end: Any,
-    ) -> None:
-        self._batches = batches
-        self._loader = loader
-        self._recorder = recorder
-        self._num_batches = num_batches
-        self._step_of = step_of
-        self._end = end
-        if num_batches == 0:
+    batches: Iterator[Any]
+    loader: Loader[Any]
+    recorder: Recorder
+    num_batches: int
+    step_of: Callable[[], int]
+    end: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.num_batches == 0:
             self._note_end()
 
     def __next__(self) -> Any:
         start = perf_counter()
-        batch = next(self._batches)
+        batch = next(self.batches)
         waited = perf_counter() - start
-        latest = self._loader.delivered
+        latest = self.loader.delivered
         assert latest is not None
-        self._recorder.record(
-            epoch=self._loader.epoch,
-            step=self._step_of(),
+        self.recorder.record(
+            epoch=self.loader.epoch,
+            step=self.step_of(),
             batch=latest.number,
             ids=latest.ids,
             is_real=latest.is_real,
             wait=waited,
         )
-        if latest.number + 1 == self._num_batches:
+        if latest.number + 1 == self.num_batches:
             # Whoever counts the batches does not ask for one more.
             self._note_end()
         return batch
 
     def _note_end(self) -> None:
-        fields = {"epoch": self._loader.epoch, "step": self._step_of(), **self._end}
-        self._recorder.event("epoch_end", **fields)
+        self.recorder.event("epoch_end", epoch=self.loader.epoch, step=self.step_of(), **self.end)
 
     def close(self) -> None:
         """End what reads ahead for the pass."""
-        close = getattr(self._batches, "close", None)
+        close = getattr(self.batches, "close", None)
         if close is not None:
             close()

@@ -95,8 +95,7 @@ class Pass:
 
     def entries_of(self, number: int) -> tuple[int, int]:
         """Return the first entry of a batch of this pass, and the one after its last."""
-        first = self.start + number * self.batching.num_entries
-        return first, min(first + self.batching.num_entries, self.segment.num_batches)
+        return self.entries_before(number), self.entries_before(number + 1)
 
     def planned(self, number: int) -> Block:
         """Return what the plan says of a batch of this pass; asked in order, it costs little."""

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from feedline.errors import DesyncError, InvalidValueError, check_integer
 from feedline.feed.adapters import adapters_in_use
+from feedline.feed.delegation import asked_of
 
 #: What launchers tell each process about the number of processes.
 _LAUNCHED = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "JAX_NUM_PROCESSES")
@@ -104,13 +105,8 @@ class FoundPeers:
             "rank", rank, 0, self.world_size - 1, remedy="this process is not among the ranks"
         )
 
-    def maximum(self, value: int) -> int:
-        """Return the largest value of all processes that can be reached."""
-        return self.reached.maximum(value)
-
-    def gather(self, value: Any, timeout: float) -> list[Any]:
-        """Return the values of all processes that can be reached, by rank."""
-        return self.reached.gather(value, timeout)
+    maximum = asked_of("reached", "maximum", "Return the largest value of all that are reached.")
+    gather = asked_of("reached", "gather", "Return the values of all that are reached, by rank.")
 
     @property
     def reached(self) -> Peers:

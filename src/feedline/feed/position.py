@@ -23,7 +23,7 @@ from typing import Any
 from feedline.errors import CursorFormatError, EmptyEpochError, InvalidValueError, check_integer
 from feedline.feed.guard import Guard
 from feedline.feed.passes import SINGLE, Batching, Pass
-from feedline.feed.peers import Peers
+from feedline.feed.peers import as_peers
 from feedline.plan import Cursor, PastSegment, Plan, Segment
 
 Weights = tuple[Sequence[float], float]
@@ -36,9 +36,10 @@ class Position:
         plan: What decides the order. It may be set later, and may change as long as it stays the
             same run: a state that was loaded before is compared when the next pass begins.
         batch_size: The number of samples of an entry.
-        peers: The ranks that share the data.
-        guard: Compares the ranks before each pass.
         describe: Returns what else ranks must agree on.
+        desync_guard: Compare the ranks before each pass, where they come from a process group.
+        desync_timeout: How many seconds the guard waits for the other ranks.
+        **ranks: Who they are; see `RankOptions`.
 
     Examples:
         >>> from feedline.feed.peers import Alone
@@ -60,15 +61,17 @@ class Position:
         plan: Plan | None,
         *,
         batch_size: int,
-        peers: Peers,
-        guard: Guard | None = None,
         describe: Callable[[], Mapping[str, Any]] = dict,
+        desync_guard: bool = True,
+        desync_timeout: float = 60.0,
+        **ranks: Any,
     ) -> None:
         self._plan = plan
         self.batch_size = batch_size
-        self.peers = peers
+        #: The ranks that share the data.
+        self.peers = as_peers(**ranks)
         #: Compares the ranks before each pass.
-        self.guard = Guard() if guard is None else guard
+        self.guard = Guard(desync_guard, desync_timeout)
         self._describe = describe
         self._epoch = 0
         self._loaded: Cursor | None = None

@@ -38,7 +38,7 @@ class ReadAhead(Generic[Job, Result]):
         self._waiting: deque[tuple[Job, Future[Result] | None]] = deque()
         self._threads: ThreadPoolExecutor | None = None
         # Not `__del__`: that may come when the interpreter has begun to take itself apart.
-        self._end_threads: Callable[[], Any] = _nothing
+        self._end_threads: Callable[[], Any] = lambda: None
         self._num_threads = num_threads
         self._failed: BaseException | None = None
         self._has_begun = False
@@ -113,7 +113,3 @@ class ReadAhead(Generic[Job, Result]):
             end = self._threads.shutdown
             self._end_threads = weakref.finalize(self, end, wait=False, cancel_futures=True)
         return self._threads.submit(self._work, job)
-
-
-def _nothing() -> None:
-    """Do nothing."""

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
+
 from feedline.errors import InvalidValueError, check_integer
 from feedline.feed.blocks import BlocksAhead
-from feedline.feed.gathering import gather_samples
-from feedline.feed.prefetch import Prefetch
+from feedline.feed.gathering import arrays_in, bytes_for, gather_samples
 from feedline.feed.readahead import ReadAhead
-from feedline.feed.slabs import arrays_in, bytes_for
 from feedline.plan import Block, Chunking, Segment
 from feedline.store import Store
 from feedline.store.columns import Arrays
@@ -22,6 +22,8 @@ DEFAULT_BUDGET = 48 * 2**20
 DEFAULT_THREADS = 1
 _MAX_SLAB_BYTES = 2**23
 _MAX_SLAB_ROWS = 2**15
+# Blocks that touch more chunks than this take their samples from anywhere: reading ahead is no use.
+_MAX_CHUNKS = 64
 
 
 class Slab(NamedTuple):
@@ -89,7 +91,7 @@ def read_slabs(
     num_slabs = budget // max(slab_bytes, 1)
     pool = SlabPool(slab_bytes, max_free=max(1, min(num_slabs, reading.num_threads + 4)))
 
-    blocks = BlocksAhead(segment, rank, Prefetch(store, chunking).announce)
+    blocks = BlocksAhead(segment, rank, _Prefetch(store, chunking).announce)
 
     def read(job: tuple[int, int]) -> Slab:
         block = blocks.part(*job)
@@ -101,7 +103,7 @@ def read_slabs(
     return ReadAhead(
         _jobs(start, segment.num_batches, num_most),
         read,
-        _split,
+        lambda job: [(number, number + 1) for number in range(*job)],
         num_threads=reading.num_threads,
         num_ahead=max(0, min(num_slabs - 2, reading.num_threads + 2)),
     )
@@ -117,5 +119,23 @@ def _jobs(start: int, stop: int, num_most: int) -> Iterator[tuple[int, int]]:
         count = min(2 * count, num_most)
 
 
-def _split(job: tuple[int, int]) -> list[tuple[int, int]]:
-    return [(number, number + 1) for number in range(*job)]
+class _Prefetch:
+    """Announces the chunks of a block when they come up for the first time in a while."""
+
+    def __init__(self, store: Store, chunking: Chunking) -> None:
+        self._store = store
+        self._chunking = chunking
+        self._announced: dict[int, None] = {}
+
+    def announce(self, block: Block) -> None:
+        """Tell the store about the chunks of a block, in the order in which they are needed."""
+        chunks, _ = self._chunking.rows_of(block.indices)
+        starts = np.flatnonzero(chunks[1:] != chunks[:-1]) + 1
+        if not len(chunks) or len(starts) > _MAX_CHUNKS:
+            return
+        for chunk in [int(chunks[0]), *chunks[starts].tolist()]:
+            if chunk not in self._announced:
+                self._announced[chunk] = None
+                self._store.prefetch(chunk)
+        while len(self._announced) > 2 * _MAX_CHUNKS:
+            self._announced.pop(next(iter(self._announced)), None)

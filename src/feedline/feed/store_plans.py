@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from feedline.errors import InvalidValueError, check_choice, check_integer
@@ -10,6 +11,7 @@ from feedline.feed.gathering import chunking_of
 from feedline.plan import Order, Plan, SamplePlan, Sequential, Shuffled, WindowPlan
 from feedline.plan.seeds import Seed
 from feedline.store import Store
+from feedline.words import several
 
 _TAILS = ("drop", "pad", "even", "exact")
 _CHUNKS = re.compile(r"(\d+) chunks?")
@@ -37,7 +39,9 @@ def plan_for_store(
     """
     if sampler is not None:
         given = {"shuffle": shuffle or None, "window": window, "seed": seed}
-        return plan_given(sampler, tail=tail, drop_last=drop_last, **given)
+        return plan_given(
+            sampler, store.num_samples, tail=tail, drop_last=drop_last, given=given
+        )
     tail = tail_named(tail, drop_last)
     seed = 0 if seed is None else seed
     if window is None:
@@ -52,15 +56,21 @@ def plan_for_store(
     return WindowPlan(chunks=chunking_of(store), preload=preload, tail=tail, seed=seed)
 
 
-def plan_given(sampler: Any, *, tail: str | None, drop_last: bool, **given: Any) -> Plan:
-    """Return a plan that a user gave as a sampler; an order becomes one with this tail."""
+def plan_given(
+    sampler: Any, num_samples: int, *, tail: str | None, drop_last: bool, given: Mapping[str, Any]
+) -> Plan:
+    """Return a plan that a user gave as a sampler; an order becomes one with this tail.
+
+    It must be a plan for this number of samples, unless it selects some of them.
+    """
     for name, value in given.items():
         if value is not None:
             raise InvalidValueError(
                 f"{name}={value!r:.80} must be left out when sampler is a plan: the plan says it"
             )
     if isinstance(sampler, Order):
-        return SamplePlan(order=sampler, tail=tail_named(tail, drop_last))
+        plan: Plan = SamplePlan(order=sampler, tail=tail_named(tail, drop_last))
+        return _fitting(plan, num_samples)
     if not isinstance(sampler, Plan):
         raise InvalidValueError(
             f"sampler={sampler!r:.80} must be a plan or an order, such as "
@@ -71,7 +81,24 @@ def plan_given(sampler: Any, *, tail: str | None, drop_last: bool, **given: Any)
         raise InvalidValueError(
             f"{named} must be left out when sampler is a plan: give it to the plan, as tail=..."
         )
-    return sampler
+    return _fitting(sampler, num_samples)
+
+
+def _fitting(plan: Plan, num_samples: int) -> Plan:
+    """Return a plan, or raise if it leaves out samples of the data, or knows more than there are.
+
+    A plan for fewer samples would pass over the others without a word.
+    """
+    fits = plan.num_indices == num_samples or (
+        plan.is_selection and plan.num_indices < num_samples
+    )
+    if not fits:
+        raise InvalidValueError(
+            f"the plan is for {several(plan.num_indices, 'sample')} but the data has "
+            f"{num_samples:,}; make it for {num_samples:,}, or select some with "
+            f"feedline.Subset(range({plan.num_indices}))"
+        )
+    return plan
 
 
 def tail_named(tail: str | None, drop_last: bool) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from operator import attrgetter
 
 from feedline.errors import check_integer
 
@@ -47,8 +46,3 @@ class Cadence:
     def is_collection_due(self, step: int) -> bool:
         """Return whether garbage collection is due at a step."""
         return self.gc_every_steps is not None and (step + 1) % self.gc_every_steps == 0
-
-
-def interval(name: str, doc: str) -> property:
-    """Return a property that is one of the intervals of an object's `cadence`."""
-    return property(attrgetter(f"cadence.{name}"), doc=doc)

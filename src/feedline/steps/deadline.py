@@ -26,7 +26,11 @@ class Deadline:
     """
 
     def __init__(self, max_duration: Any, *, margin: float) -> None:
-        self._margin = _check_margin(margin)
+        if not isinstance(margin, int | float) or not margin >= 0:
+            raise InvalidValueError(
+                f"deadline_margin={margin!r:.80} must be a number of seconds, at least 0"
+            )
+        self._margin = float(margin)
         self._end = time.monotonic() + _seconds(max_duration)
         self._longest_step = 0.0
 
@@ -42,15 +46,6 @@ class Deadline:
     def is_near(self) -> bool:
         """Return whether another step might not end in time."""
         return self.seconds_left() <= self._longest_step
-
-
-def _check_margin(margin: Any) -> float:
-    """Return a number of seconds, or raise."""
-    if not isinstance(margin, int | float) or not margin >= 0:
-        raise InvalidValueError(
-            f"deadline_margin={margin!r:.80} must be a number of seconds, at least 0"
-        )
-    return float(margin)
 
 
 def _seconds(given: Any) -> float:

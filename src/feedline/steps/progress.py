@@ -45,23 +45,17 @@ def open_progress(wanted: bool) -> RunProgress | None:
     if not wanted or not sys.stderr.isatty():
         return None
     try:
-        from rich.console import Console
-        from rich.progress import (
-            BarColumn,
-            MofNCompleteColumn,
-            Progress,
-            TextColumn,
-            TimeRemainingColumn,
-        )
+        from rich import console, progress
     except ModuleNotFoundError:
         raise ModuleNotFoundError(
             "progress=True needs rich, which is not installed; install feedline[cli]", name="rich"
         ) from None
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}"),
+    bar = progress.Progress(
+        progress.TextColumn("{task.description}"),
+        progress.BarColumn(),
+        progress.MofNCompleteColumn(),
+        progress.TimeRemainingColumn(),
+        progress.TextColumn("{task.fields[note]}"),
+        console=console.Console(stderr=True),
     )
-    return RunProgress(Progress(*columns, console=Console(stderr=True)))
+    return RunProgress(bar)

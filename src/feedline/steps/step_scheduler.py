@@ -11,8 +11,9 @@ from typing import Any
 
 from feedline.errors import InvalidValueError, check_integer
 from feedline.feed import Loader, Peers, as_loader, as_peers
+from feedline.feed.delegation import asked_of
 from feedline.steps.agreement import Agreement, Verdict
-from feedline.steps.cadence import Cadence, interval
+from feedline.steps.cadence import Cadence
 from feedline.steps.deadline import Deadline
 from feedline.steps.limits import epoch_length, run_limits, step_sizes
 from feedline.steps.meters import LossAverage, WaitMeter
@@ -135,10 +136,10 @@ class StepScheduler:
         self._count.tell(loader)
         self.sig_handler.__enter__()
 
-    ckpt_every_steps = interval("ckpt_every_steps", "The checkpoint interval, in steps.")
-    val_every_steps = interval("val_every_steps", "The validation interval, in steps.")
-    log_remote_every_steps = interval("log_remote_every_steps", "That of remote logging.")
-    gc_every_steps = interval("gc_every_steps", "That of garbage collection.")
+    ckpt_every_steps = asked_of("cadence", "ckpt_every_steps", "The checkpoint interval, in steps.")
+    val_every_steps = asked_of("cadence", "val_every_steps", "The validation interval, in steps.")
+    log_remote_every_steps = asked_of("cadence", "log_remote_every_steps", "That of logging.")
+    gc_every_steps = asked_of("cadence", "gc_every_steps", "That of garbage collection.")
 
     # The walk through the data.
 
@@ -161,19 +162,10 @@ class StepScheduler:
             return None
         return as_loader(dataloader, peers=self.peers, signals=tuple(self.sig_handler.signals))
 
-    @property
-    def epoch(self) -> int:
-        """The number of the epoch that the run is in."""
-        return self._walk.epoch
-
-    @epoch.setter
-    def epoch(self, epoch: int) -> None:
-        self._walk.epoch = epoch
-
-    @property
-    def step(self) -> int:
-        """The number of the step that is out, or else of the next one."""
-        return self._count.step
+    epoch: int = asked_of("_walk", "epoch", can_set=True)
+    """The number of the epoch that the run is in."""
+    step: int = asked_of("_count", "step")
+    """The number of the step that is out, or else of the next one."""
 
     @property
     def epochs(self) -> Iterator[int]:
@@ -242,10 +234,8 @@ class StepScheduler:
 
     # What is due at the step that is out.
 
-    @property
-    def is_last_batch(self) -> bool:
-        """Whether this step is the last one of its epoch."""
-        return self._walk.is_last_group
+    is_last_batch: bool = asked_of("_walk", "is_last_group")
+    """Whether this step is the last one of its epoch."""
 
     @property
     def is_last_step(self) -> bool:
@@ -299,10 +289,8 @@ class StepScheduler:
         """Take note of the loss of this step, for `loss_average`."""
         self.losses.add(loss)
 
-    @property
-    def loss_average(self) -> float | None:
-        """The mean loss of this rank over `loss_average_window_steps` steps."""
-        return self.losses.value
+    loss_average: float | None = asked_of("losses", "value")
+    """The mean loss of this rank over `loss_average_window_steps` steps."""
 
     @property
     def num_samples(self) -> int | None:

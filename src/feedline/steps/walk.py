@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from feedline.errors import PlanMismatchError
@@ -101,7 +101,8 @@ class DataWalk:
                     break
                 group.append(batch)
                 records.append(loader.delivered)
-            self.is_last_group = self._is_at_end(len(group))
+            is_at_end = self._num_used + len(group) >= self._num_batches
+            self.is_last_group = loader.is_last if isinstance(loader, ForeignLoader) else is_at_end
         except BaseException:
             latest = loader.delivered
             self._batches = None
@@ -113,11 +114,6 @@ class DataWalk:
         self.group = group
         self._num_used += len(group)
         return True
-
-    def _is_at_end(self, num_taken: int) -> bool:
-        if isinstance(self.loader, ForeignLoader):
-            return self.loader.is_last
-        return self._num_used + num_taken >= self._num_batches
 
     def put_back_group(self) -> None:
         """Put the group that is out back, which nobody has used."""
@@ -142,33 +138,26 @@ class DataWalk:
 
     def num_samples(self, *, everywhere: bool) -> int | None:
         """Return the number of real samples of the group that is out, or None if unknown."""
-        if self.group is None:
-            return None
-        total = 0
-        for record in self._records:
-            assert record is not None
-            count = record.num_real_of_all_ranks if everywhere else record.num_real
-            if count is None:
-                return None
-            total += count
-        return total
+        name = "num_real_of_all_ranks" if everywhere else "num_real"
+        counts = [getattr(record, name) for record in self._records]
+        return None if self.group is None or None in counts else sum(counts)
 
     def state(self, step: int) -> RunState:
         """Return the state of a run before a step, at the place after the group that is out."""
-        place: dict[str, Any] = {"num_batches": self._num_before + self._num_used, **self._sizes}
-        if self.loader is not None:
-            place["loader"] = self.loader.state_before(self._num_unused)
-            if isinstance(self.loader, ForeignLoader):
-                place = place["loader"]
-        if self.is_last_group:
-            place["num_batches"] = 0
+        place = None if self.loader is None else self.loader.state_before(self._num_unused)
+        sizes: Mapping[str, Any] = self._sizes
+        num_batches, data = self._num_before + self._num_used, place
+        if isinstance(self.loader, ForeignLoader):
+            # It counts them itself, in batches of sizes that it may not know.
+            assert place is not None
+            num_batches, data = place["num_batches"], place["loader"]
+            sizes = {name: place.get(name) for name in sizes}
         return RunState(
             step=step,
             epoch=self.epoch + self.is_last_group,
-            num_batches=place["num_batches"],
-            dp_size=place.get("dp_size"),
-            local_batch_size=place.get("local_batch_size"),
-            dataloader=place.get("loader"),
+            num_batches=0 if self.is_last_group else num_batches,
+            dataloader=data,
+            **sizes,
         )
 
     def load(self, state: RunState) -> None:

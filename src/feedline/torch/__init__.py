@@ -31,14 +31,17 @@ from feedline.torch.shield import shield_worker
 if TYPE_CHECKING:
     from feedline.compat.bucket_sampler import SequentialBucketSampler
     from feedline.compat.distributed_sampler import DistributedSampler
-    from feedline.compat.folder_config import FolderConfig
-    from feedline.compat.lazy_folder import LazyFolderDataset, SequifierDatasetFromFolderLazy
+    from feedline.compat.lazy_folder import (
+        FolderConfig,
+        LazyFolderDataset,
+        SequifierDatasetFromFolderLazy,
+    )
     from feedline.compat.mixture_sampler import MixtureSampler
 
 # The names of other systems, which stand on top of this room.
 _MOVED = {
     "DistributedSampler": "feedline.compat.distributed_sampler",
-    "FolderConfig": "feedline.compat.folder_config",
+    "FolderConfig": "feedline.compat.lazy_folder",
     "LazyFolderDataset": "feedline.compat.lazy_folder",
     "MixtureSampler": "feedline.compat.mixture_sampler",
     "SequentialBucketSampler": "feedline.compat.bucket_sampler",

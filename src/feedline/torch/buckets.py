@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 
 from numpy.typing import ArrayLike
 
 from feedline.errors import InvalidValueError, check_integer
+from feedline.feed import RankOptions
 from feedline.plan import BucketPlan, Replay
 from feedline.torch.sampler import BatchPlanSampler
 
@@ -47,11 +48,7 @@ class BucketBatchSampler(BucketSampler):
         shuffle: Whether samples and buckets come in a new order in every epoch.
         tail: What happens to the tail of each bucket; see `feedline.plan.Share`.
         seed: Any integer or string.
-        num_replicas: The number of ranks; by default that of the process group, else 1.
-        rank: The rank of this process; by default that in the process group, else 0.
-        process_group: The group of ranks that get different data, if not all.
-        desync_guard: Compare the ranks before each epoch, where they come from a process group.
-        desync_timeout: How many seconds the guard waits for the other ranks.
+        **ranks: Who the ranks are, and how they are compared; see `feedline.feed.RankOptions`.
 
     Examples:
         >>> sampler = BucketBatchSampler([3, 9, 4, 8, 2, 9], token_budget=18, edges=[4, 9])
@@ -71,11 +68,7 @@ class BucketBatchSampler(BucketSampler):
         shuffle: bool = True,
         tail: str = "even",
         seed: int = 0,
-        num_replicas: int | None = None,
-        rank: int | None = None,
-        process_group: Any | None = None,
-        desync_guard: bool = True,
-        desync_timeout: float = 60.0,
+        **ranks: Unpack[RankOptions],
     ) -> None:
         if (batch_size is None) == (token_budget is None):
             raise InvalidValueError(
@@ -94,15 +87,7 @@ class BucketBatchSampler(BucketSampler):
             tail=tail,
             seed=seed,
         )
-        super().__init__(
-            plan,
-            batch_size=check_integer(name, entry_size, 1),
-            num_replicas=num_replicas,
-            rank=rank,
-            process_group=process_group,
-            desync_guard=desync_guard,
-            desync_timeout=desync_timeout,
-        )
+        super().__init__(plan, batch_size=check_integer(name, entry_size, 1), **ranks)
         self._keys = [bucket.key for bucket in plan.buckets]
 
     def get_batch_info(self, batch_idx: int) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from feedline.errors import InvalidValueError, check_choice, check_integer
 from feedline.lazy import lazy
+from feedline.plan.frozen import store
 
 Resolution = tuple[int, int]
 """Width and height in pixels."""
@@ -71,12 +72,10 @@ class BucketCalculator:
                 "give exactly one of them"
             )
         quantum = check_integer("quantization", self.quantization, 1)
-        object.__setattr__(self, "quantization", quantum)
+        store(self, quantization=quantum)
         if self.max_pixels is not None:
             remedy = "raise max_pixels or lower the quantization"
-            object.__setattr__(
-                self, "max_pixels", check_integer("max_pixels", self.max_pixels, 1, remedy=remedy)
-            )
+            store(self, max_pixels=check_integer("max_pixels", self.max_pixels, 1, remedy=remedy))
         else:
             check_choice("preset", self.preset, tuple(PRESETS))
         if self.pixel_budget < quantum**2:

@@ -2,31 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import chain, islice, pairwise
+from operator import itemgetter
+from typing import Any, TypeVar, Unpack
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
 from torch.utils.data import IterableDataset, get_worker_info
 
-from feedline.errors import FeedlineError
-from feedline.feed import Pass, Reading, chunking_of, read_slabs
-from feedline.plan import Batch, Block, Plan
+from feedline.errors import FeedlineError, StoreError
+from feedline.feed import (
+    Pass,
+    RankOptions,
+    Reading,
+    chunking_of,
+    gather_samples,
+    picked_batches,
+    read_slabs,
+)
+from feedline.feed.delegation import asked_of
+from feedline.feed.gathering import arrays_in, bytes_for
+from feedline.plan import Plan, Segment
 from feedline.store import FolderStore
-from feedline.torch.feed_reading import Arrange, Tensors, batches_in_slabs, batches_in_worker
-from feedline.torch.regions import Regions, can_share
-from feedline.torch.sampler import PlanSampler
+from feedline.store.columns import Arrays
+from feedline.torch.regions import Regions, SharedColumns, as_tensor, can_share
+from feedline.torch.sampler import BatchPlanSampler
 from feedline.torch.shared_pass import SharedPass
 
 Item = TypeVar("Item", covariant=True)
-
-
-class FeedSampler(PlanSampler[Batch]):
-    """Where a dataset is in its plan; one entry is one batch."""
-
-    def _entries_of(self, block: Block) -> list[Batch]:
-        return list(block)
-
-    def batches(self, running: Pass) -> Iterator[Any]:
-        return self.entries(running)
+Tensors = dict[str, torch.Tensor]
+Arrange = Callable[[Sequence[Tensors]], Any]
+_ROWS_AT_ONCE = 1024
 
 
 class FeedDataset(IterableDataset[Item]):
@@ -48,7 +57,7 @@ class FeedDataset(IterableDataset[Item]):
         prefixes: A batch has a dict for each of them, with the columns whose names begin with it;
             the prefix is left out. By default all columns are in one dict.
         arrange: Makes a batch of these dicts; by default it is the first one.
-        **options: What `PlanSampler` takes: the ranks and the desync guard.
+        **ranks: Who the ranks are, and how they are compared; see `feedline.feed.RankOptions`.
     """
 
     def __init__(
@@ -60,25 +69,23 @@ class FeedDataset(IterableDataset[Item]):
         reading: Reading | None = None,
         prefixes: Sequence[str] = ("",),
         arrange: Arrange | None = None,
-        **options: Any,
+        **ranks: Unpack[RankOptions],
     ) -> None:
         super().__init__()
         self.store = store
         self.batch_size = batch_size
-        self.batches = FeedSampler(plan, batch_size=batch_size, **options)
+        self.batches = BatchPlanSampler(plan, batch_size=batch_size, **ranks)
         self._reading = reading or Reading()
         self._chunking = chunking_of(store)
         self._prefixes = tuple(prefixes)
-        self._arrange = arrange or _first
+        self._arrange: Arrange = arrange or itemgetter(0)
         self._shared = SharedPass()
         self._announced: Pass | None = None
         self._num_worker_passes = 0
         self._regions: Regions | None = None
 
-    @property
-    def epoch(self) -> int:
-        """The epoch that this dataset is in."""
-        return self.batches.epoch
+    epoch: int = asked_of("batches", "epoch")
+    """The epoch that this dataset is in."""
 
     def __len__(self) -> int:
         """The number of batches of a whole epoch, on every rank alike."""
@@ -132,17 +139,7 @@ class FeedDataset(IterableDataset[Item]):
             # Kept for as long as the worker lives: batches wait in its queue when a pass ends.
             self._regions = Regions()
         numbers = range(segment.num_done + worker.id, segment.num_batches, worker.num_workers)
-        return batches_in_worker(
-            self.store,
-            self._chunking,
-            segment,
-            self.batches.rank,
-            numbers,
-            self._regions,
-            self._reading.memory_budget,
-            self._prefixes,
-            self._arrange,
-        )
+        return self._in_worker(segment, numbers)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_regions": None, "_announced": None}
@@ -160,18 +157,67 @@ class FeedDataset(IterableDataset[Item]):
         slabs = read_slabs(
             self.store, self._chunking, running.segment, running.rank, running.start, self._reading
         )
-        columns = self.store.columns
-        for first, batches in batches_in_slabs(slabs, columns, self._prefixes, self._arrange):
-            for batch in batches:
-                if announced is None:
-                    running.deliver()
-                yield batch
-            if first == running.start:
-                # Known from now on, so that a state can be saved even when a file is lost.
-                _ = self.store.fingerprint
-            # The slab can be used again when the batch in the loop's hands is dropped.
-            del batches
+        try:
+            for slab in slabs:
+                sizes = [end - first for first, end in pairwise(slab.block.bounds.tolist())]
+                for batch in list(map(self._arrange, self._split(slab.arrays, sizes))):
+                    if announced is None:
+                        running.deliver()
+                    yield batch
+                if slab.block.first == running.start:
+                    # Known from now on, so that a state can be saved even when a file is lost.
+                    _ = self.store.fingerprint
+                # The slab can be used again when the batch in the loop's hands is dropped.
+                del slab
+        finally:
+            slabs.close()
+
+    def _in_worker(self, segment: Segment, numbers: range) -> Iterator[Item]:
+        """Yield the batches with these numbers, in regions if there are any.
+
+        Batches that are read together take at most a quarter of the budget, because some wait in
+        the queue of the worker, or are in use, while the next ones are read.
+        """
+        # One batch at first, so that it comes soon, then more and more together.
+        batches = picked_batches(segment, self.batches.rank, numbers)
+        row_bytes = sum(column.row_bytes for column in self.store.columns.values())
+        num_rows = min(_ROWS_AT_ONCE, self._reading.memory_budget // (4 * max(1, row_bytes)))
+        count, num_most = 1, max(1, num_rows // segment.batch_size)
+        while some := list(islice(batches, count)):
+            try:
+                found = self._read(some)
+            except StoreError:
+                if len(some) == 1:
+                    raise
+                # One by one, so that those before the one that cannot be read are delivered.
+                found = chain.from_iterable(self._read([batch]) for batch in some)
+            yield from found
+            count = min(2 * count, num_most)
+
+    def _read(self, some: list[NDArray[np.int64]]) -> Iterator[Item]:
+        """Read batches in a worker, and return them one by one, ready to be sent."""
+        indices, sizes = np.concatenate(some), [len(batch) for batch in some]
+        num_bytes = bytes_for(self.store.columns, len(indices))
+        region = None if self._regions is None else self._regions.lend(num_bytes)
+        memory = np.empty(num_bytes, np.uint8) if region is None else region.lend()
+        arrays = arrays_in(memory, self.store.columns, len(indices))
+        gather_samples(self.store, self._chunking, indices, arrays)
+        # Batches share no memory as torch sends them: it would send all that is shared with each.
+        send = _copied if region is None else partial(SharedColumns, region=region)
+        batches = self._split(arrays, sizes)
+        return (self._arrange([send(part) for part in batch]) for batch in batches)
+
+    def _split(self, arrays: Arrays, sizes: list[int]) -> Iterator[tuple[Tensors, ...]]:
+        """Return the dicts of each batch: for each prefix, the columns that begin with it."""
+        columns, dicts = self.store.columns, []
+        for prefix in self._prefixes:
+            names = [name for name in columns if name.startswith(prefix)]
+            short = [name.removeprefix(prefix) for name in names]
+            tensors = [as_tensor(arrays[name], columns[name].type_name) for name in names]
+            parts = zip(*(tensor.split_with_sizes(sizes) for tensor in tensors), strict=True)
+            dicts.append([dict(zip(short, batch, strict=True)) for batch in parts])
+        return zip(*dicts, strict=True)
 
 
-def _first(dicts: Sequence[Tensors]) -> Tensors:
-    return dicts[0]
+def _copied(columns: Tensors) -> Tensors:
+    return {name: column.clone() for name, column in columns.items()}

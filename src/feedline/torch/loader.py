@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
@@ -12,11 +13,12 @@ import torch
 from torch.utils.data import DataLoader as TorchDataLoader
 
 from feedline.errors import check_choice
-from feedline.feed import Batching, Pass, PlannedLoader, Recorder
-from feedline.plan import SamplePlan, Sequential, Shuffled
+from feedline.feed import Batching, Pass, PlannedLoader, RankOptions, Recorder
+from feedline.plan import Order, SamplePlan, Sequential, Shuffled
 from feedline.runs import RunLog
 from feedline.torch.feed_dataset import FeedDataset
 from feedline.torch.loader_arguments import (
+    as_is,
     check_dataset,
     check_exact,
     check_no_batching,
@@ -28,6 +30,7 @@ from feedline.torch.shield import Shielded, born_shielded
 
 Item = TypeVar("Item")
 _TAILS = ("drop", "pad", "even", "exact")
+_RANK_OPTIONS = tuple(RankOptions.__annotations__)
 
 
 class DataLoader(PlannedLoader, TorchDataLoader[Item]):  # type: ignore[misc]
@@ -50,17 +53,14 @@ class DataLoader(PlannedLoader, TorchDataLoader[Item]):  # type: ignore[misc]
             `"pad"` repeats the first ones (the default; see `with_mask`), `"drop"` leaves them out
             (the default with `drop_last=True`, and that of `DistributedSampler`), `"even"` is
             `"pad"` here, and `"exact"` raises an error.
-        num_replicas: The number of ranks; by default that of the process group, else 1.
-        rank: The rank of this process; by default that in the process group, else 0.
-        process_group: The group of ranks that get different data, if not all.
-        peers: The ranks, where these arguments do not say who they are.
         with_mask: Yield `(batch, is_real)` pairs. `is_real` is False where a sample is padding,
             that is, repeated so that all ranks have as many: leave these out of an evaluation.
         log: A folder for a log of every batch, for `feedline audit`; or a recorder, such as a
             `feedline.runs.ConsumptionLog`.
-        desync_guard: Compare the ranks before each epoch, where they come from a process group.
-        desync_timeout: How many seconds the guard waits for the other ranks.
-        **options: What torch's DataLoader takes. `drop_last` leaves out an incomplete last batch.
+        **options: What torch's DataLoader takes, where `drop_last` leaves out an incomplete last
+            batch; and, where neither a sampler nor the dataset says it, who the ranks are:
+            `num_replicas`, `rank`, `process_group`, `peers`, `desync_guard` and `desync_timeout`;
+            see `feedline.feed.RankOptions`.
 
     Examples:
         >>> loader = DataLoader(list(range(100)), batch_size=10, shuffle=True)
@@ -82,25 +82,13 @@ class DataLoader(PlannedLoader, TorchDataLoader[Item]):  # type: ignore[misc]
         *,
         seed: int | str | None = None,
         tail: str | None = None,
-        num_replicas: int | None = None,
-        rank: int | None = None,
-        process_group: Any | None = None,
-        peers: Any = "auto",
         with_mask: bool = False,
         log: str | os.PathLike[str] | Recorder | None = None,
-        desync_guard: bool = True,
-        desync_timeout: float = 60.0,
         **options: Any,
     ) -> None:
         check_exact(options)
-        given = {
-            "seed": seed,
-            "tail": tail,
-            "num_replicas": num_replicas,
-            "rank": rank,
-            "process_group": process_group,
-            "peers": None if peers == "auto" else peers,
-        }
+        ranks = {name: options.pop(name) for name in _RANK_OPTIONS if name in options}
+        given = {"seed": seed, "tail": tail, **ranks}
         drop_last = bool(options.get("drop_last", False))
         # In batches of the dataset's own making, or one by one, torch must not make batches.
         makes_batches = batch_sampler is not None or batch_size is not None
@@ -108,22 +96,18 @@ class DataLoader(PlannedLoader, TorchDataLoader[Item]):  # type: ignore[misc]
             check_no_batching(sampler, batch_sampler, batch_size, shuffle, given)
             plan_sampler: PlanSampler[Any] = dataset.batches
             batching, makes_batches, batch_size = Batching(), False, None
-            options.setdefault("collate_fn", _as_is)
+            options.setdefault("collate_fn", as_is)
         elif sampler is None and batch_sampler is None:
+            num_samples = check_dataset(dataset)
+            order: Order = Sequential(num_samples=num_samples)
+            if shuffle:
+                order = Shuffled(num_samples=num_samples, seed=0 if seed is None else seed)
+            if tail is None:
+                tail = "drop" if drop_last else "pad"
             plan_sampler = SampleSampler(
-                SamplePlan(
-                    order=_order(
-                        check_dataset(dataset), bool(shuffle), 0 if seed is None else seed
-                    ),
-                    tail=_tail_of(tail, drop_last),
-                ),
-                num_replicas=num_replicas,
-                rank=rank,
-                process_group=process_group,
-                peers=peers,
-                desync_guard=desync_guard,
-                desync_timeout=desync_timeout,
+                SamplePlan(order=order, tail=check_choice("tail", tail, _TAILS)),
                 describe=partial(describe_dataset, dataset),
+                **ranks,
             )
             sampler, shuffle = plan_sampler, None
             batching = Batching(batch_size or 1, drop_last and makes_batches)
@@ -145,7 +129,8 @@ class DataLoader(PlannedLoader, TorchDataLoader[Item]):  # type: ignore[misc]
         )
         self._sampler = plan_sampler
         self.with_mask = with_mask
-        self._asked_for = _Asked()
+        #: What torch has asked for in the pass that has begun.
+        self.asked_for = _Asked()
         recorder = RunLog(log, self) if isinstance(log, str | os.PathLike) else log
         PlannedLoader.__init__(self, plan_sampler.position, batching, recorder)
 
@@ -163,7 +148,7 @@ class DataLoader(PlannedLoader, TorchDataLoader[Item]):  # type: ignore[misc]
         self._sampler.load_state_dict(state)
 
     def _batches(self, running: Pass) -> Iterator[Any]:
-        self._asked_for = asked = _Asked()
+        self.asked_for = asked = _Asked()
         if isinstance(self.dataset, FeedDataset):
             self.dataset.announce(running, self.num_workers)
         elif self._auto_collation:
@@ -178,17 +163,12 @@ class DataLoader(PlannedLoader, TorchDataLoader[Item]):  # type: ignore[misc]
         # What torch takes indices from, in the order in which batches come back.
         return super()._index_sampler if isinstance(self.dataset, FeedDataset) else _Indices(self)
 
-    @property
-    def asked_for(self) -> _Asked:
-        """What torch has asked for in the pass that has begun."""
-        return self._asked_for
-
     def _asked(self) -> Any:
-        return self._asked_for.latest
+        return self.asked_for.latest
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy goes on at the same place, with workers and batches of its own.
-        return {**self.__dict__, "_asked_for": _Asked(), "_iterator": None}
+        return {**self.__dict__, "asked_for": _Asked(), "_iterator": None}
 
     def close(self) -> None:
         """End the workers that are kept from one epoch to the next, and the log."""
@@ -230,55 +210,36 @@ class _Asked:
         self.latest = self.waiting.popleft() if self.waiting else None
 
 
+@dataclass(eq=False)
 class _Delivering(Iterator[Any]):
     """An iterator of torch's loader that tells its pass what it hands out."""
 
-    def __init__(
-        self, batches: Iterator[Any], running: Pass, asked: _Asked, with_mask: bool
-    ) -> None:
-        self._batches = batches
-        self._running = running
-        self._asked = asked
-        self._with_mask = with_mask
-        self._num_failed = 0
+    batches: Iterator[Any]
+    running: Pass
+    asked: _Asked
+    with_mask: bool
+    num_failed: int = 0
 
     def __next__(self) -> Any:
         try:
-            batch = next(self._batches)
+            batch = next(self.batches)
         except StopIteration:
             raise
         except Exception:
             # The loop may go on after an error; then the batch that failed has been passed over.
-            self._num_failed += 1
-            self._asked.take()
+            self.num_failed += 1
+            self.asked.take()
             raise
-        self._running.deliver(1 + self._num_failed)
-        self._num_failed = 0
-        self._asked.take()
-        return (batch, self._mask()) if self._with_mask else batch
+        self.running.deliver(1 + self.num_failed)
+        self.num_failed = 0
+        self.asked.take()
+        return (batch, self._mask()) if self.with_mask else batch
 
     def _mask(self) -> torch.Tensor:
-        block = self._running.planned(self._running.num_delivered - 1)
+        block = self.running.planned(self.running.num_delivered - 1)
         if block.is_real is None:
             return torch.ones(len(block.indices), dtype=torch.bool)
         return torch.from_numpy(block.is_real)
 
     def __len__(self) -> int:
-        return self._running.num_batches
-
-
-def _order(num_samples: int, shuffle: bool, seed: int | str) -> Sequential | Shuffled:
-    if shuffle:
-        return Shuffled(num_samples=num_samples, seed=seed)
-    return Sequential(num_samples=num_samples)
-
-
-def _tail_of(tail: str | None, drop_last: bool) -> str:
-    if tail is None:
-        return "drop" if drop_last else "pad"
-    return check_choice("tail", tail, _TAILS)
-
-
-def _as_is(batch: Any) -> Any:
-    """Return a batch that a dataset has made, as it is."""
-    return batch
+        return self.running.num_batches

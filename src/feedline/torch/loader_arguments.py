@@ -91,7 +91,7 @@ def plan_sampler_of(
 
 def _check_left_out(given: Mapping[str, Any], owner: str) -> None:
     """Raise if something is given that the sampler or the dataset decides."""
-    named = [name for name, value in given.items() if value is not None]
+    named = [name for name, value in given.items() if value not in (None, "auto")]
     if named:
         raise InvalidValueError(
             f"{named[0]}={given[named[0]]!r:.80} must be left out, because {owner} decides it; "
@@ -99,11 +99,14 @@ def _check_left_out(given: Mapping[str, Any], owner: str) -> None:
         )
 
 
+def as_is(batch: Any) -> Any:
+    """Return a batch that is made already, as it is."""
+    return batch
+
+
 def collate_whole(batch: Any) -> Any:
     """Return a fetched batch as tensors: a list of samples is stacked, anything else is a batch."""
-    return default_collate(batch) if isinstance(batch, list) else _convert(batch)
-
-
-def _convert(batch: Any) -> Any:
+    if isinstance(batch, list):
+        return default_collate(batch)
     # torch leaves this function untyped.
     return default_convert(batch)  # type: ignore[no-untyped-call]

@@ -103,9 +103,12 @@ class MixtureDataset(Dataset[Any]):
             return [dataset[index] for index in indices]
         fetched = fetch_many(indices)
         # A batch that is collated already, such as a dict of arrays, has no order of items to keep.
-        if _num_items(fetched) != len(indices):
+        num_items = _num_items(fetched)
+        if num_items != len(indices):
+            length = "" if num_items is None else f" of length {num_items}"
+            kind = f"a {type(fetched).__name__}{length}"
             raise InvalidValueError(
-                f"__getitems__ of source {self.names[source]!r} returned {_describe(fetched)} for "
+                f"__getitems__ of source {self.names[source]!r} returned {kind} for "
                 f"{len(indices)} indices but must return a list with one item for each; "
                 "collate in the loader's collate_fn"
             )
@@ -194,10 +197,3 @@ def _num_items(fetched: Any) -> int | None:
     if isinstance(fetched, np.ndarray | torch.Tensor):
         return int(fetched.shape[0]) if fetched.ndim else None
     return len(fetched) if isinstance(fetched, list) else None
-
-
-def _describe(fetched: Any) -> str:
-    """Return what a source handed over, in a few words."""
-    num_items = _num_items(fetched)
-    kind = f"a {type(fetched).__name__}"
-    return kind if num_items is None else f"{kind} of length {num_items}"

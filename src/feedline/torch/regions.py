@@ -17,24 +17,27 @@ import mmap
 import os
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from feedline.feed.slabs import arrays_in, bytes_for, layout_of
-from feedline.store import Column
-from feedline.store.columns import Arrays
-from feedline.torch.tensors import as_tensor
-
-# Where a column of a batch lies: its first byte, its numpy type, its shape and its own type.
-_Part = tuple[int, str, tuple[int, ...], str]
+# Where a column of a batch lies: its first byte, its shape and its type.
+_Part = tuple[int, tuple[int, ...], str]
 # A region, and how often it had been lent.
 _Key = tuple[bytes, int]
+# The numpy types that carry those which numpy does not have.
+_CARRIERS = {"bfloat16": "uint16"}
 _MARK_BYTES = 4096
 _HELD, _DROPPED = 0, 1
+
+
+def as_tensor(array: NDArray[Any], type_name: str) -> torch.Tensor:
+    """Return an array as a tensor of a column's type, without a copy."""
+    tensor = torch.from_numpy(array)
+    return tensor.view(torch.bfloat16) if type_name == "bfloat16" else tensor
 
 
 def can_share() -> bool:
@@ -58,72 +61,6 @@ class Regions:
         return region
 
 
-def share_batches(
-    regions: Regions, columns: Mapping[str, Column], sizes: Sequence[int], prefixes: Sequence[str]
-) -> tuple[Arrays, Iterator[list[SharedColumns]]]:
-    """Return arrays for batches of these sizes, and the batches in them, ready to be sent.
-
-    A batch has a dict for each prefix of column names, which is left out in it. The arrays have to
-    be filled before the first batch is taken.
-    """
-    num_rows = sum(sizes)
-    region = regions.lend(bytes_for(columns, num_rows))
-    arrays = arrays_in(region.lend(), columns, num_rows)
-    starts = {name: start for name, (start, _) in layout_of(columns, num_rows).items()}
-    return arrays, _parts_of(region, arrays, starts, columns, sizes, prefixes)
-
-
-def _parts_of(
-    region: _Region,
-    arrays: Arrays,
-    starts: dict[str, int],
-    columns: Mapping[str, Column],
-    sizes: Sequence[int],
-    prefixes: Sequence[str],
-) -> Iterator[list[SharedColumns]]:
-    dicts = [
-        _dicts_of(
-            region,
-            {
-                name.removeprefix(prefix): (
-                    as_tensor(arrays[name], column.type_name).split_with_sizes(list(sizes)),
-                    starts[name],
-                    column,
-                )
-                for name, column in columns.items()
-                if name.startswith(prefix)
-            },
-            sizes,
-        )
-        for prefix in prefixes
-    ]
-    del arrays
-    return map(list, zip(*dicts, strict=True))
-
-
-def _dicts_of(
-    region: _Region,
-    columns: dict[str, tuple[Sequence[torch.Tensor], int, Column]],
-    sizes: Sequence[int],
-) -> Iterator[SharedColumns]:
-    """Yield the columns of each batch, with where they lie in the region."""
-    layout = [
-        (name, tensors, start, column.row_bytes, column.dtype.str, column.shape, column.type_name)
-        for name, (tensors, start, column) in columns.items()
-    ]
-    first = 0
-    for number, size in enumerate(sizes):
-        yield SharedColumns(
-            {name: tensors[number] for name, tensors, *_ in layout},
-            region,
-            {
-                name: (start + first * row_bytes, dtype, (size, *shape), type_name)
-                for name, _, start, row_bytes, dtype, shape, type_name in layout
-            },
-        )
-        first += size
-
-
 class _Region:
     """Shared memory for some batches at a time."""
 
@@ -134,6 +71,7 @@ class _Region:
         self.size = num_bytes + _MARK_BYTES
         os.ftruncate(self.descriptor, self.size)
         self._map = mmap.mmap(self.descriptor, self.size)
+        self._address = np.frombuffer(self._map, np.uint8).ctypes.data
         self._lease: weakref.ref[Any] | None = None
         self._num_sent = 0
         # Numbers of processes and descriptors are used again; this never is.
@@ -166,21 +104,23 @@ class _Region:
         path = f"/proc/{os.getpid()}/fd/{self.descriptor}"
         return (self._name, self._num_lent), path, self.size, mark
 
+    def part(self, tensor: torch.Tensor) -> _Part:
+        """Return where a tensor lies in this region."""
+        start = tensor.data_ptr() - self._address if tensor.numel() else 0
+        return start, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
+
 
 class SharedColumns(dict[str, torch.Tensor]):
     """Columns of a batch that lie in a region; pickled, they become a plain dict elsewhere."""
 
-    def __init__(
-        self, tensors: Mapping[str, torch.Tensor], region: _Region, parts: dict[str, _Part]
-    ) -> None:
+    def __init__(self, tensors: Mapping[str, torch.Tensor], region: _Region) -> None:
         super().__init__(tensors)
         self._shared = dict(tensors)
         self._region = region
-        self._parts = parts
 
     def __copy__(self) -> SharedColumns:
         # torch copies a mapping before it puts converted entries in.
-        other = SharedColumns(self, self._region, self._parts)
+        other = SharedColumns(self, self._region)
         other._shared = self._shared
         return other
 
@@ -193,7 +133,8 @@ class SharedColumns(dict[str, torch.Tensor]):
         if is_whole and all(self[name] is self._shared[name] for name in self):
             ticket = self._region.send()
             if ticket is not None:
-                return _receive, (*ticket, self._parts)
+                parts = {name: self._region.part(tensor) for name, tensor in self.items()}
+                return _receive, (*ticket, parts)
         return dict, (dict(self),)
 
 
@@ -222,20 +163,15 @@ def _receive(
 ) -> dict[str, torch.Tensor]:
     opened = _opened.get(key)
     if opened is None or opened.process != os.getpid():
-        opened = _opened[key] = _open(path, size)
+        file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            opened = _opened[key] = _Opened(file, size)
+        finally:
+            os.close(file)
+        opened.marks, opened.process = [], os.getpid()
         _latest.append(opened)
     opened.marks.append(mark)
     return {
-        name: as_tensor(np.ndarray(shape, dtype, opened, start), type_name)
-        for name, (start, dtype, shape, type_name) in parts.items()
+        name: as_tensor(np.ndarray(shape, _CARRIERS.get(kind, kind), opened, start), kind)
+        for name, (start, shape, kind) in parts.items()
     }
-
-
-def _open(path: str, size: int) -> _Opened:
-    file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    try:
-        opened = _Opened(file, size)
-    finally:
-        os.close(file)
-    opened.marks, opened.process = [], os.getpid()
-    return opened

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, ClassVar, TypeVar
+from itertools import chain
+from typing import Any, ClassVar, TypeVar, Unpack
 
 from torch.utils.data import Sampler
 
-from feedline.feed import Guard, Pass, Position, as_peers
+from feedline.feed import Pass, Position, RankOptions
+from feedline.feed.delegation import asked_of
 from feedline.plan import Block, Plan
 
 Item = TypeVar("Item")
@@ -26,13 +28,8 @@ class PlanSampler(Sampler[Item]):
     Args:
         plan: What is yielded when.
         batch_size: The number of samples of an entry.
-        num_replicas: The number of ranks; by default that of the process group, else 1.
-        rank: The rank of this process; by default that in the process group, else 0.
-        process_group: The group of ranks that get different data, if not all.
-        peers: The ranks, where these arguments do not say who they are.
-        desync_guard: Compare the ranks before each epoch, where they come from a process group.
-        desync_timeout: How many seconds the guard waits for the other ranks.
         describe: Returns what else ranks must agree on.
+        **ranks: Who the ranks are, and how they are compared; see `feedline.feed.RankOptions`.
     """
 
     #: How many entries are computed together at first.
@@ -44,47 +41,25 @@ class PlanSampler(Sampler[Item]):
         plan: Plan,
         *,
         batch_size: int = 1,
-        num_replicas: int | None = None,
-        rank: int | None = None,
-        process_group: Any | None = None,
-        peers: Any = "auto",
-        desync_guard: bool = True,
-        desync_timeout: float = 60.0,
         describe: Callable[[], Mapping[str, Any]] = dict,
+        **ranks: Unpack[RankOptions],
     ) -> None:
         self.position = self._position_class(
-            plan,
-            batch_size=batch_size,
-            peers=as_peers(
-                peers, num_replicas=num_replicas, rank=rank, process_group=process_group
-            ),
-            guard=Guard(desync_guard, desync_timeout),
-            describe=describe,
+            plan, batch_size=batch_size, describe=describe, **ranks
         )
 
     @abstractmethod
     def _entries_of(self, block: Block) -> list[Item]:
         """Return what is yielded for a block."""
 
-    @property
-    def plan(self) -> Plan:
-        """The plan that decides what is yielded."""
-        return self.position.plan
-
-    @property
-    def epoch(self) -> int:
-        """The epoch that this sampler is in."""
-        return self.position.epoch
-
-    @property
-    def rank(self) -> int:
-        """The rank of this process."""
-        return self.position.peers.rank
-
-    @property
-    def num_replicas(self) -> int:
-        """The number of ranks that share the data."""
-        return self.position.peers.world_size
+    plan: Plan = asked_of("position", "plan")
+    """The plan that decides what is yielded."""
+    epoch: int = asked_of("position", "epoch")
+    """The epoch that this sampler is in."""
+    rank: int = asked_of("position.peers", "rank")
+    """The rank of this process."""
+    num_replicas: int = asked_of("position.peers", "world_size")
+    """The number of ranks that share the data."""
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the beginning of `epoch`; the epoch that the sampler is in is not restarted."""
@@ -108,12 +83,11 @@ class PlanSampler(Sampler[Item]):
 
     def entries(self, running: Pass) -> Iterator[Item]:
         """Yield the entries of a pass; none of them counts as delivered."""
-        for entries in self.portions(running):
-            yield from entries
+        return chain.from_iterable(self.portions(running))
 
-    @abstractmethod
-    def batches(self, running: Pass) -> Iterator[list[int]]:
-        """Yield the batches of a pass; none of them counts as delivered."""
+    def batches(self, running: Pass) -> Iterator[Any]:
+        """Yield the batches of a pass, its entries; none of them counts as delivered."""
+        return self.entries(running)
 
     def state_dict(self) -> dict[str, Any]:
         """Return where this sampler is; save it on any rank, load it on any number of them."""
@@ -171,9 +145,6 @@ class BatchPlanSampler(PlanSampler[list[int]]):
         edges = block.bounds.tolist()
         indices = block.indices.tolist()
         return [indices[edges[i] : edges[i + 1]] for i in range(len(block))]
-
-    def batches(self, running: Pass) -> Iterator[list[int]]:
-        return self.entries(running)
 
 
 def describe_dataset(dataset: Any) -> dict[str, Any]:

@@ -71,24 +71,19 @@ class SharedPass:
         """
         words = self._words
         words[_IN_WORKERS] = 1
-        sizes = {"world_size": world_size, "batch_size": batch_size}
-        epoch = int(words[_EPOCH])
-        if self._is_next(pass_number, worker):
-            if int(words[_NUM_PAST]) > _MAX_HISTORY:
-                raise InvalidValueError(
-                    f"the state has {int(words[_NUM_PAST])} changes of the number of ranks or the "
-                    f"batch size in one epoch but workers can be told at most {_MAX_HISTORY}; "
-                    "finish the epoch without workers"
-                )
-            history = words[_HISTORY:].reshape(-1, 3)[: int(words[_NUM_PAST])].tolist()
-            return Segment(
-                plan=plan,
-                epoch=epoch,
-                history=tuple(PastSegment(*past) for past in history),
-                num_done=int(words[_NUM_DONE]),
-                **sizes,
+        sizes = {"world_size": world_size, "batch_size": batch_size, "epoch": self.epoch}
+        if not self._is_next(pass_number, worker):
+            return plan.segment(**sizes)
+        num_past = int(words[_NUM_PAST])
+        if num_past > _MAX_HISTORY:
+            raise InvalidValueError(
+                f"the state has {num_past} changes of the number of ranks or the batch size in one "
+                f"epoch but workers can be told at most {_MAX_HISTORY}; finish the epoch without "
+                "workers"
             )
-        return plan.segment(epoch=epoch, **sizes)
+        past = words[_HISTORY:].reshape(-1, 3)[:num_past].tolist()
+        history = tuple(PastSegment(*numbers) for numbers in past)
+        return Segment(plan=plan, history=history, num_done=int(words[_NUM_DONE]), **sizes)
 
     def _is_next(self, pass_number: int, worker: int) -> bool:
         """Whether a pass in workers is the one to begin where the place says; it then is."""

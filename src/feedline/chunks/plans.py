@@ -1,20 +1,67 @@
-"""Contiguous shards: rank r of W draws from the r-th part of the rows, and from no other.
+"""Plans of chunk samplers: which rows a cursor is for, and contiguous shards of them.
 
-What a rank has left depends on its shard, so an epoch goes on only with as many ranks as before.
+With contiguous shards, rank r of W draws from the r-th part of the rows, and from no other. What a
+rank has left depends on its shard, so an epoch goes on only with as many ranks as before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from feedline.errors import InvalidValueError, PlanMismatchError
 from feedline.lazy import lazy
-from feedline.plan import Block, Deal, Order, PastSegment, Place, Plan, Remaining, RoundsPlan
+from feedline.plan import (
+    Block,
+    Cursor,
+    Deal,
+    Order,
+    PastSegment,
+    Place,
+    Plan,
+    Remaining,
+    RoundsPlan,
+    Segment,
+)
 from feedline.plan.seeds import Seed, derive_key
 
 OrderOn = Callable[[int, int, Seed], Order]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowsPlan(Plan):
+    """What `plan` says, for rows `[start, stop)` of a matrix; indices count from `start`.
+
+    Cursors from before masks were part of them are compared without the mask; those of a loader,
+    which name the data, without the data.
+    """
+
+    plan: Plan
+    start: int
+    stop: int
+
+    @property
+    def num_indices(self) -> int:
+        return self.plan.num_indices
+
+    def begin(self, epoch: int) -> Remaining:
+        return self.plan.begin(epoch)
+
+    def describe(self) -> dict[str, Any]:
+        return {"kind": "rows", "mask": [self.start, self.stop], "plan": self.plan.describe()}
+
+    def resume(self, cursor: Cursor, *, world_size: int, batch_size: int) -> Segment:
+        if isinstance(cursor, Cursor):
+            fields = cursor.fields
+            inner = fields.get("plan")
+            if fields.get("kind") == "data" and isinstance(inner, Mapping):
+                fields = {"order_version": fields.get("order_version"), **inner}
+            if fields.get("kind") != "rows":
+                replace(cursor, fields=fields).check_fields(self.plan.fields)
+                fields = self.fields
+            cursor = replace(cursor, fields=fields)
+        return super().resume(cursor, world_size=world_size, batch_size=batch_size)
 
 
 def shard_bounds(num_rows: int, world_size: int, rank: int, multiple_of: int) -> tuple[int, int]:
