@@ -7,6 +7,7 @@ matrix.
 
 from feedline.feed.blocks import BlocksAhead, picked_batches
 from feedline.feed.chunk_loader import ChunkBatch, ChunkLoader
+from feedline.feed.data_loader import DataLoader
 from feedline.feed.data_plan import DataPlan
 from feedline.feed.feed import FedBatch, Feed, FeedPass
 from feedline.feed.foreign import ForeignLoader, as_loader
@@ -26,6 +27,7 @@ __all__ = [
     "BlocksAhead",
     "ChunkBatch",
     "ChunkLoader",
+    "DataLoader",
     "DataPlan",
     "Delivered",
     "FedBatch",

@@ -13,7 +13,7 @@ from feedline.plan.seeds import Seed
 from feedline.store import Store
 from feedline.words import several
 
-_TAILS = ("drop", "pad", "even", "exact")
+TAILS = ("drop", "pad", "even", "exact")
 _CHUNKS = re.compile(r"(\d+) chunks?")
 
 
@@ -39,9 +39,7 @@ def plan_for_store(
     """
     if sampler is not None:
         given = {"shuffle": shuffle or None, "window": window, "seed": seed}
-        return plan_given(
-            sampler, store.num_samples, tail=tail, drop_last=drop_last, given=given
-        )
+        return plan_given(sampler, store.num_samples, tail=tail, drop_last=drop_last, given=given)
     tail = tail_named(tail, drop_last)
     seed = 0 if seed is None else seed
     if window is None:
@@ -89,9 +87,7 @@ def _fitting(plan: Plan, num_samples: int) -> Plan:
 
     A plan for fewer samples would pass over the others without a word.
     """
-    fits = plan.num_indices == num_samples or (
-        plan.is_selection and plan.num_indices < num_samples
-    )
+    fits = plan.num_indices == num_samples or (plan.is_selection and plan.num_indices < num_samples)
     if not fits:
         raise InvalidValueError(
             f"the plan is for {several(plan.num_indices, 'sample')} but the data has "
@@ -107,7 +103,7 @@ def tail_named(tail: str | None, drop_last: bool) -> str:
         return "drop" if drop_last else "even"
     if drop_last and tail != "drop":
         raise InvalidValueError(f"drop_last=True means tail='drop', but tail={tail!r:.80}")
-    return check_choice("tail", tail, _TAILS)
+    return check_choice("tail", tail, TAILS)
 
 
 def _num_chunks(window: int | str, store: Store) -> int:

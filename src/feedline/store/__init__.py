@@ -9,7 +9,7 @@ from feedline.store.folder import FolderStore
 from feedline.store.matrix import MatrixStore, MemoryMatrix
 from feedline.store.matrix_samples import MatrixSamples
 from feedline.store.opening import open
-from feedline.store.protocol import PartedStore, Store
+from feedline.store.protocol import PartedStore, Store, is_store
 from feedline.store.tokens import TokenStore
 from feedline.store.verifying import Fault, VerifyResult, verify
 
@@ -28,6 +28,7 @@ __all__ = [
     "Store",
     "TokenStore",
     "VerifyResult",
+    "is_store",
     "open",
     "open_anndata",
     "pack",

@@ -110,6 +110,12 @@ class PartedStore(Store, Protocol):
         """Return the name of a part, for messages."""
 
 
+def is_store(value: Any) -> bool:
+    """Whether this is a store, by what its class has; asking opens no file."""
+    names = ("num_samples", "chunk_sizes", "columns", "fingerprint", "read", "describe_row")
+    return all(hasattr(type(value), name) for name in names)
+
+
 def check_rows(rows: Any, num_samples: int, where: str) -> NDArray[np.int64]:
     """Return row numbers as int64, or raise an error that names the chunk."""
     try:

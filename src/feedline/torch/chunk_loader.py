@@ -18,7 +18,6 @@ from feedline.errors import InvalidValueError, check_choice, check_integer
 from feedline.feed import ChunkBatch, Recorder
 from feedline.feed import ChunkLoader as PlainLoader
 from feedline.feed.chunk_loader import Loaded, Request
-from feedline.runs import RunLog
 from feedline.store.csr_store import csr_of_views
 from feedline.store.matrix import MatrixStore, rows_of_request
 from feedline.torch.loader_arguments import as_is
@@ -95,8 +94,7 @@ class ChunkLoader(PlainLoader):
                 multiprocessing_context=multiprocessing_context,
             )
         adapter = _Tensors(self.output, self.pin_memory)
-        recorder = RunLog(log, self) if isinstance(log, str | os.PathLike) else log
-        options |= {"num_ahead": num_ahead, "reader": reader, "log": recorder}
+        options |= {"num_ahead": num_ahead, "reader": reader, "log": log}
         super().__init__(store, sampler, output=adapter, **options)
 
 

@@ -26,7 +26,7 @@ from feedline.feed import (
 from feedline.feed.delegation import asked_of
 from feedline.feed.gathering import arrays_in, bytes_for
 from feedline.plan import Plan, Segment
-from feedline.store import FolderStore
+from feedline.store import Store
 from feedline.store.columns import Arrays
 from feedline.torch.regions import Regions, SharedColumns, as_tensor, can_share
 from feedline.torch.sampler import BatchPlanSampler
@@ -62,7 +62,7 @@ class FeedDataset(IterableDataset[Item]):
 
     def __init__(
         self,
-        store: FolderStore,
+        store: Store,
         plan: Plan,
         *,
         batch_size: int,
@@ -83,6 +83,8 @@ class FeedDataset(IterableDataset[Item]):
         self._announced: Pass | None = None
         self._num_worker_passes = 0
         self._regions: Regions | None = None
+        #: Whether workers hand out memory that they use again; not if batches are changed there.
+        self.lends_memory = True
 
     epoch: int = asked_of("batches", "epoch")
     """The epoch that this dataset is in."""
@@ -135,7 +137,7 @@ class FeedDataset(IterableDataset[Item]):
             *(self.batches.plan, self.batches.num_replicas, self.batch_size),
             *(pass_number, worker.id),
         )
-        if self._regions is None and can_share():
+        if self._regions is None and self.lends_memory and can_share():
             # Kept for as long as the worker lives: batches wait in its queue when a pass ends.
             self._regions = Regions()
         numbers = range(segment.num_done + worker.id, segment.num_batches, worker.num_workers)

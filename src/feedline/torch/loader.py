@@ -4,63 +4,87 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch.utils.data import DataLoader as TorchDataLoader
+from torch.utils.data import Sampler
 
-from feedline.errors import check_choice
-from feedline.feed import Batching, Pass, PlannedLoader, RankOptions, Recorder
-from feedline.plan import Order, SamplePlan, Sequential, Shuffled
-from feedline.runs import RunLog
+from feedline.feed import Pass, Peers, PlannedLoader, RankOptions, Recorder
+from feedline.plan import Order, Plan
+from feedline.torch.batch_source import SampleOptions, StoreOptions, batch_source
 from feedline.torch.feed_dataset import FeedDataset
-from feedline.torch.loader_arguments import (
-    as_is,
-    check_dataset,
-    check_exact,
-    check_no_batching,
-    collate_whole,
-    plan_sampler_of,
-)
-from feedline.torch.sampler import PlanSampler, SampleSampler, describe_dataset
+from feedline.torch.loader_arguments import check_exact
 from feedline.torch.shield import Shielded, born_shielded
 
-Item = TypeVar("Item")
-_TAILS = ("drop", "pad", "even", "exact")
-_RANK_OPTIONS = tuple(RankOptions.__annotations__)
+Item = TypeVar("Item", covariant=True)
+
+
+class Samples(Protocol[Item]):
+    """What a loader reads: a store, a map-style dataset, or one of Feedline's iterable ones."""
+
+    def __getitem__(self, index: Any, /) -> Item: ...
 
 
 class DataLoader(PlannedLoader, TorchDataLoader[Item]):  # type: ignore[misc]
     """torch's DataLoader with a state that counts the batches it has delivered.
+
+    Over a store, what `feedline.open` returns, a batch is a dict of tensors, one for each column.
+    Over a map-style dataset it is what torch's loader makes of the samples.
 
     It takes every argument of torch's loader. The state does not depend on workers or prefetching,
     and loading it costs no replay: the next pass begins at the next batch, on any number of ranks
     and workers and with any batch size. When a pass has ended, the next one is the next epoch.
 
     Args:
-        dataset: A map-style dataset. If it has `__getitems__`, a whole batch is fetched at once; if
-            that returns one thing instead of a list, this is taken as the batch. Or one of
-            Feedline's iterable datasets, such as `LazyFolderDataset`, which makes its own batches.
+        dataset: A store. Or a map-style dataset: if it has `__getitems__`, a whole batch is fetched
+            at once; if that returns one thing instead of a list, this is taken as the batch. Or one
+            of Feedline's iterable datasets, such as `LazyFolderDataset`, which makes its own
+            batches.
         batch_size: The number of samples in a batch, with `sampler`.
-        shuffle: Without a sampler, whether samples are shuffled.
-        sampler: One of Feedline's samplers of samples.
+        shuffle: Without a sampler, whether samples are shuffled, anew in each epoch.
+        sampler: A plan or an order, such as `feedline.Subset` or `feedline.Weighted`; or one of
+            Feedline's samplers of samples.
         batch_sampler: One of Feedline's samplers of batches.
+        num_workers: How many processes read and transform; 0 reads in this one.
+        collate_fn: Makes a batch of the samples that were fetched; of a store's batch, see
+            `transform`.
+        pin_memory: Copy batches into pinned memory before they are handed out.
+        drop_last: Leave out an incomplete last batch.
+        timeout: How many seconds to wait for a worker; 0 waits as long as it takes.
+        worker_init_fn: Called with its number in each worker when it starts.
+        multiprocessing_context: How workers are started, such as `"spawn"`.
+        generator: Must be left out: `seed` decides the order, on every rank alike.
+        prefetch_factor: How many batches each worker makes ahead, by default 2.
+        persistent_workers: Keep the workers from one epoch to the next.
+        pin_memory_device: The device that memory is pinned for.
+        in_order: Must be True: batches that come in any order cannot be counted.
+        window: Of a store: how far samples are shuffled, over so many samples or `"8 chunks"`.
+            Fewer chunks are read at a time; by default a sample may come from anywhere.
+        transform: Of a store: a function that is called with each batch, in the workers if there
+            are any; what it returns is the batch.
         seed: The seed of the order, where this loader decides it; by default 0.
-        tail: Without a sampler, what happens to samples that do not divide evenly over the ranks:
-            `"pad"` repeats the first ones (the default; see `with_mask`), `"drop"` leaves them out
-            (the default with `drop_last=True`, and that of `DistributedSampler`), `"even"` is
-            `"pad"` here, and `"exact"` raises an error.
+        tail: Without a sampler, what happens to the last samples, which do not divide evenly over
+            the ranks. Of a store or with a plan: `"even"` (the default) deals them out evenly, each
+            once, and repeats some only if there are fewer than ranks; `"pad"` fills the batch by
+            repeating samples. Of another dataset `"even"` and `"pad"` (the default) are the same:
+            up to one sample a rank is repeated. `"drop"` leaves them out (the default with
+            `drop_last=True`, and that of `DistributedSampler`), and `"exact"` raises an error.
         with_mask: Yield `(batch, is_real)` pairs. `is_real` is False where a sample is padding,
             that is, repeated so that all ranks have as many: leave these out of an evaluation.
+        num_threads: Of a store, without workers: how many threads read ahead; by default 1.
+        memory_budget: Of a store: how many bytes the batches that are read ahead or in use may
+            take, in each worker if there are any; by default 48 MiB.
         log: A folder for a log of every batch, for `feedline audit`; or a recorder, such as a
             `feedline.runs.ConsumptionLog`.
-        **options: What torch's DataLoader takes, where `drop_last` leaves out an incomplete last
-            batch; and, where neither a sampler nor the dataset says it, who the ranks are:
-            `num_replicas`, `rank`, `process_group`, `peers`, `desync_guard` and `desync_timeout`;
-            see `feedline.feed.RankOptions`.
+        num_replicas: The number of ranks; by default that of the process group, else 1.
+        rank: The rank of this process; by default that in the process group, else 0.
+        process_group: The group of ranks that get different data, if not all.
+        peers: The ranks, where these arguments do not say who they are.
+        desync_guard: Compare the ranks before each epoch, where they come from a process group.
+        desync_timeout: How many seconds the guard waits for the other ranks.
 
     Examples:
         >>> loader = DataLoader(list(range(100)), batch_size=10, shuffle=True)
@@ -74,65 +98,89 @@ class DataLoader(PlannedLoader, TorchDataLoader[Item]):  # type: ignore[misc]
 
     def __init__(
         self,
-        dataset: Any,
+        dataset: Samples[Item],
         batch_size: int | None = 1,
         shuffle: bool | None = None,
-        sampler: Any | None = None,
-        batch_sampler: Any | None = None,
+        sampler: Plan | Order | Sampler[Any] | None = None,
+        batch_sampler: Sampler[list[int]] | None = None,
+        num_workers: int = 0,
+        collate_fn: Callable[[Any], Any] | None = None,
+        pin_memory: bool = False,
+        drop_last: bool = False,
+        timeout: float = 0,
+        worker_init_fn: Callable[[int], None] | None = None,
+        multiprocessing_context: Any = None,
+        generator: None = None,
         *,
+        prefetch_factor: int | None = None,
+        persistent_workers: bool = False,
+        pin_memory_device: str = "",
+        in_order: bool = True,
+        window: int | str | None = None,
+        transform: Callable[[dict[str, torch.Tensor]], Any] | None = None,
         seed: int | str | None = None,
         tail: str | None = None,
         with_mask: bool = False,
+        num_threads: int | None = None,
+        memory_budget: int | None = None,
         log: str | os.PathLike[str] | Recorder | None = None,
-        **options: Any,
+        num_replicas: int | None = None,
+        rank: int | None = None,
+        process_group: Any = None,
+        peers: Peers | str = "auto",
+        desync_guard: bool = True,
+        desync_timeout: float = 60.0,
     ) -> None:
-        check_exact(options)
-        ranks = {name: options.pop(name) for name in _RANK_OPTIONS if name in options}
-        given = {"seed": seed, "tail": tail, **ranks}
-        drop_last = bool(options.get("drop_last", False))
-        # In batches of the dataset's own making, or one by one, torch must not make batches.
-        makes_batches = batch_sampler is not None or batch_size is not None
-        if isinstance(dataset, FeedDataset):
-            check_no_batching(sampler, batch_sampler, batch_size, shuffle, given)
-            plan_sampler: PlanSampler[Any] = dataset.batches
-            batching, makes_batches, batch_size = Batching(), False, None
-            options.setdefault("collate_fn", as_is)
-        elif sampler is None and batch_sampler is None:
-            num_samples = check_dataset(dataset)
-            order: Order = Sequential(num_samples=num_samples)
-            if shuffle:
-                order = Shuffled(num_samples=num_samples, seed=0 if seed is None else seed)
-            if tail is None:
-                tail = "drop" if drop_last else "pad"
-            plan_sampler = SampleSampler(
-                SamplePlan(order=order, tail=check_choice("tail", tail, _TAILS)),
-                describe=partial(describe_dataset, dataset),
-                **ranks,
-            )
-            sampler, shuffle = plan_sampler, None
-            batching = Batching(batch_size or 1, drop_last and makes_batches)
-        else:
-            plan_sampler, batching = plan_sampler_of(
-                sampler, batch_sampler, batch_size, drop_last, given
-            )
-        if makes_batches and hasattr(dataset, "__getitems__") and not options.get("collate_fn"):
-            options["collate_fn"] = collate_whole
-        options["worker_init_fn"] = Shielded.around(options.get("worker_init_fn"))
+        check_exact(in_order, generator)
+        source = batch_source(
+            dataset,
+            SampleOptions(
+                batch_size=batch_size,
+                shuffle=shuffle,
+                sampler=sampler,
+                batch_sampler=batch_sampler,
+                collate_fn=collate_fn,
+                drop_last=bool(drop_last),
+                seed=seed,
+                tail=tail,
+                ranks=RankOptions(
+                    num_replicas=num_replicas,
+                    rank=rank,
+                    process_group=process_group,
+                    peers=peers,
+                    desync_guard=desync_guard,
+                    desync_timeout=desync_timeout,
+                ),
+            ),
+            StoreOptions(
+                window=window,
+                transform=transform,
+                num_threads=num_threads,
+                memory_budget=memory_budget,
+            ),
+        )
         TorchDataLoader.__init__(
             self,
-            dataset,
-            batch_size=batch_size,
-            shuffle=shuffle,
-            sampler=sampler,
-            batch_sampler=batch_sampler,
-            **options,
+            source.dataset,
+            batch_size=source.batch_size,
+            sampler=source.torch_sampler,
+            batch_sampler=source.torch_batch_sampler,
+            num_workers=num_workers,
+            collate_fn=source.collate_fn,
+            pin_memory=pin_memory,
+            drop_last=source.drop_last,
+            timeout=timeout,
+            worker_init_fn=Shielded.around(worker_init_fn),
+            multiprocessing_context=multiprocessing_context,
+            prefetch_factor=prefetch_factor,
+            persistent_workers=persistent_workers,
+            pin_memory_device=pin_memory_device,
         )
-        self._sampler = plan_sampler
+        self._sampler = source.sampler
         self.with_mask = with_mask
         #: What torch has asked for in the pass that has begun.
         self.asked_for = _Asked()
-        recorder = RunLog(log, self) if isinstance(log, str | os.PathLike) else log
-        PlannedLoader.__init__(self, plan_sampler.position, batching, recorder)
+        PlannedLoader.__init__(self, source.sampler.position, source.batching, log)
 
     @property
     def batch_size(self) -> int | None:

@@ -12,14 +12,14 @@ from feedline.feed import Batching
 from feedline.torch.sampler import PlanSampler, SampleSampler
 
 
-def check_exact(options: Mapping[str, Any]) -> None:
+def check_exact(in_order: bool, generator: Any) -> None:
     """Raise if an option of torch's loader would lose the place, or would be ignored."""
-    if not options.get("in_order", True):
+    if not in_order:
         raise InvalidValueError(
             "in_order=False must be True: batches that come in any order cannot be counted, so a "
             "resumed run would lose some and repeat others; leave it out"
         )
-    if options.get("generator") is not None:
+    if generator is not None:
         raise InvalidValueError(
             "generator must be left out: it would not change the order, which seed= decides, on "
             "every rank alike; use seed="
@@ -91,12 +91,14 @@ def plan_sampler_of(
 
 def _check_left_out(given: Mapping[str, Any], owner: str) -> None:
     """Raise if something is given that the sampler or the dataset decides."""
-    named = [name for name, value in given.items() if value not in (None, "auto")]
-    if named:
-        raise InvalidValueError(
-            f"{named[0]}={given[named[0]]!r:.80} must be left out, because {owner} decides it; "
-            f"give it to {owner}"
-        )
+    check_left_out(given, f"because {owner} decides it; give it to {owner}")
+
+
+def check_left_out(given: Mapping[str, Any], why: str) -> None:
+    """Raise if an argument is given that does not fit the others."""
+    for name, value in given.items():
+        if value is not None and not (isinstance(value, str) and value == "auto"):
+            raise InvalidValueError(f"{name}={value!r:.80} must be left out, {why}")
 
 
 def as_is(batch: Any) -> Any:

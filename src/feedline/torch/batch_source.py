@@ -1,0 +1,218 @@
+"""Where the batches of a loader come from: a store, the user's dataset, or a dataset of ours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from feedline.errors import InvalidValueError, check_choice, check_integer
+from feedline.feed import Batching, DataPlan, RankOptions, Reading
+from feedline.feed.store_plans import TAILS, plan_for_store, plan_given
+from feedline.plan import Order, Plan, SamplePlan, Sequential, Shuffled
+from feedline.store import Store, is_store
+from feedline.torch.feed_dataset import FeedDataset
+from feedline.torch.loader_arguments import (
+    as_is,
+    check_dataset,
+    check_left_out,
+    check_no_batching,
+    collate_whole,
+    plan_sampler_of,
+)
+from feedline.torch.sampler import BatchPlanSampler, PlanSampler, SampleSampler, describe_dataset
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleOptions:
+    """The arguments of a loader that say which samples make which batch, and for which rank."""
+
+    batch_size: int | None
+    shuffle: bool | None
+    sampler: Any
+    batch_sampler: Any
+    collate_fn: Callable[[Any], Any] | None
+    drop_last: bool
+    seed: int | str | None
+    tail: str | None
+    ranks: RankOptions
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """What was given of what a sampler or a dataset may have decided already."""
+        names = ("num_replicas", "rank", "process_group", "peers")
+        ranks = dict(self.ranks)
+        return {"seed": self.seed, "tail": self.tail, **{name: ranks[name] for name in names}}
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreOptions:
+    """The arguments of a loader that only concern a store; None means the default."""
+
+    window: int | str | None
+    transform: Callable[[Any], Any] | None
+    num_threads: int | None
+    memory_budget: int | None
+
+    @property
+    def reading(self) -> Reading:
+        """How the store is read."""
+        given = {"num_threads": self.num_threads, "memory_budget": self.memory_budget}
+        return Reading(**{name: value for name, value in given.items() if value is not None})
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchSource:
+    """What torch's loader is made with, and the sampler that counts.
+
+    `torch_sampler` and `torch_batch_sampler` are those of torch's two arguments that it gets.
+    """
+
+    dataset: Any
+    sampler: PlanSampler[Any]
+    batching: Batching
+    collate_fn: Callable[[Any], Any] | None
+    batch_size: int | None = None
+    torch_sampler: Any = None
+    torch_batch_sampler: Any = None
+    drop_last: bool = False
+
+
+def batch_source(dataset: Any, samples: SampleOptions, store: StoreOptions) -> BatchSource:
+    """Return where a loader's batches come from, or raise if its arguments do not fit."""
+    is_plan = isinstance(samples.sampler, Plan | Order)
+    if is_plan and samples.batch_sampler is not None:
+        raise InvalidValueError("batch_sampler must be left out when sampler is a plan")
+    is_read = is_store(dataset) and (
+        is_plan or (samples.sampler is None and samples.batch_sampler is None)
+    )
+    if is_read:
+        return _of_feed(_feed_dataset(dataset, samples, store), samples, store.transform)
+    check_left_out(vars(store), "only a store takes it, and no sampler may be given beside it")
+    if isinstance(dataset, FeedDataset):
+        check_no_batching(
+            *(samples.sampler, samples.batch_sampler, samples.batch_size, samples.shuffle),
+            samples.given,
+        )
+        return _of_feed(dataset, samples, None)
+    if is_plan:
+        return _of_plan(dataset, samples)
+    if samples.sampler is None and samples.batch_sampler is None:
+        samples = replace(samples, sampler=_own_sampler(dataset, samples), shuffle=None)
+        samples = replace(samples, seed=None, tail=None, ranks=_NOBODY)
+    return _of_samplers(dataset, samples)
+
+
+_NOBODY = RankOptions(num_replicas=None, rank=None, process_group=None, peers="auto")
+
+
+def _feed_dataset(
+    store: Store, samples: SampleOptions, options: StoreOptions
+) -> FeedDataset[dict[str, Any]]:
+    if samples.batch_size is None:
+        raise InvalidValueError(
+            "batch_size=None must be a number of samples: a store is read in batches"
+        )
+    plan = plan_for_store(
+        store,
+        shuffle=bool(samples.shuffle),
+        sampler=samples.sampler,
+        window=options.window,
+        seed=samples.seed,
+        tail=samples.tail,
+        drop_last=samples.drop_last,
+    )
+    return FeedDataset(
+        store,
+        DataPlan(plan=plan, store=store),
+        batch_size=check_integer("batch_size", samples.batch_size, 1),
+        reading=options.reading,
+        **samples.ranks,
+    )
+
+
+def _of_feed(
+    dataset: FeedDataset[Any], samples: SampleOptions, transform: Callable[[Any], Any] | None
+) -> BatchSource:
+    """Batches that a dataset makes of its own; torch only carries them."""
+    if transform is not None and samples.collate_fn is not None:
+        raise InvalidValueError("collate_fn and transform say the same of a store; give one")
+    changes = transform or samples.collate_fn
+    # What a worker changes travels by torch's own ways, which must not reuse a batch's memory.
+    dataset.lends_memory = changes is None
+    return BatchSource(
+        dataset=dataset,
+        sampler=dataset.batches,
+        batching=Batching(),
+        collate_fn=changes or as_is,
+    )
+
+
+def _of_plan(dataset: Any, samples: SampleOptions) -> BatchSource:
+    """Batches of the user's dataset in the order of a plan."""
+    if samples.batch_size is None:
+        raise InvalidValueError("batch_size=None must be a number of samples with a plan")
+    plan = plan_given(
+        samples.sampler,
+        check_dataset(dataset),
+        tail=samples.tail,
+        drop_last=samples.drop_last,
+        given={"shuffle": samples.shuffle or None, "seed": samples.seed},
+    )
+    sampler = BatchPlanSampler(
+        plan,
+        batch_size=check_integer("batch_size", samples.batch_size, 1),
+        describe=partial(describe_dataset, dataset),
+        **samples.ranks,
+    )
+    return BatchSource(
+        dataset=dataset,
+        sampler=sampler,
+        batching=Batching(),
+        collate_fn=_collation(dataset, samples.collate_fn),
+        batch_size=1,
+        torch_batch_sampler=sampler,
+    )
+
+
+def _own_sampler(dataset: Any, samples: SampleOptions) -> SampleSampler:
+    num_samples = check_dataset(dataset)
+    order: Order = Sequential(num_samples=num_samples)
+    if samples.shuffle:
+        order = Shuffled(num_samples=num_samples, seed=0 if samples.seed is None else samples.seed)
+    tail = samples.tail or ("drop" if samples.drop_last else "pad")
+    return SampleSampler(
+        SamplePlan(order=order, tail=check_choice("tail", tail, TAILS)),
+        describe=partial(describe_dataset, dataset),
+        **samples.ranks,
+    )
+
+
+def _of_samplers(dataset: Any, samples: SampleOptions) -> BatchSource:
+    """Batches of the user's dataset as one of our samplers says."""
+    makes_batches = samples.batch_sampler is not None or samples.batch_size is not None
+    sampler, batching = plan_sampler_of(
+        *(samples.sampler, samples.batch_sampler, samples.batch_size, samples.drop_last),
+        samples.given,
+    )
+    collate_fn = samples.collate_fn
+    return BatchSource(
+        dataset=dataset,
+        sampler=sampler,
+        batching=batching,
+        collate_fn=_collation(dataset, collate_fn) if makes_batches else collate_fn,
+        batch_size=samples.batch_size,
+        torch_sampler=samples.sampler,
+        torch_batch_sampler=samples.batch_sampler,
+        drop_last=samples.drop_last,
+    )
+
+
+def _collation(
+    dataset: Any, collate_fn: Callable[[Any], Any] | None
+) -> Callable[[Any], Any] | None:
+    """Return how a batch is made: one that was fetched whole need not be stacked."""
+    if collate_fn is None and hasattr(dataset, "__getitems__"):
+        return collate_whole
+    return collate_fn
