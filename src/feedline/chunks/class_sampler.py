@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from feedline.chunks.planned import WindowSampler
 from feedline.errors import InvalidValueError, as_float, check_integer
 from feedline.plan import Order
-from feedline.plan.class_draws import ClassDraws
+from feedline.plan.drawn import ClassDraws
 from feedline.plan.seeds import Seed
 
 

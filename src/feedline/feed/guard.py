@@ -9,7 +9,7 @@ from typing import Any
 from feedline.errors import DesyncError, InvalidValueError
 from feedline.feed.peers import Peers
 from feedline.feed.worker import torch_worker
-from feedline.plan.fingerprint import fingerprint_of, flatten_fields
+from feedline.plan.frozen import fingerprint_of, flatten_fields
 
 
 @dataclass(frozen=True)

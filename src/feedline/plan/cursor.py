@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from feedline.errors import CursorFormatError, InvalidValueError, PlanMismatchError, check_integer
-from feedline.plan.fingerprint import fingerprint_of, list_differences
-from feedline.plan.frozen import store, store_integers
+from feedline.plan.frozen import fingerprint_of, list_differences, store, store_integers
 
 CURSOR_FORMAT = "feedline.cursor/1"
 _KEYS = ("format", "fingerprint", "fields", "epoch", "history", "changes")

@@ -104,7 +104,8 @@ class FeistelNetwork:
     ) -> Lanes:
         """Return the lanes after one walk through the rounds, in the given order."""
         num_right = self._sizes[1]
-        left, shift, spare = lanes // num_right, np.empty_like(lanes), np.empty_like(lanes)
+        left: Lanes = lanes // num_right
+        shift, spare = np.empty_like(lanes), np.empty_like(lanes)
         np.multiply(left, num_right, out=spare)
         halves = left, np.subtract(lanes, spare, out=lanes)
         for number in rounds:

@@ -17,8 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from feedline.errors import InvalidValueError, check_integer, check_sequence
 from feedline.lazy import lazy
-from feedline.plan.fingerprint import digest_array
-from feedline.plan.frozen import described, store, store_integers
+from feedline.plan.frozen import described, digest_array, store, store_integers
 from feedline.plan.permutation import MAX_SIZE, Permutation
 from feedline.plan.seeds import Seed, check_seed, derive_key
 

@@ -16,11 +16,12 @@ import numpy as np
 from feedline.errors import InvalidValueError
 from feedline.plan.chunking import Chunking, Slots
 from feedline.plan.frozen import described, store, store_integers
-from feedline.plan.orders import EpochOrder, Indices, Order
+from feedline.plan.orders import Indices, Order
 from feedline.plan.permutation import MAX_SIZE, KeepLast, Permutation, permute_numbered
+from feedline.plan.samples import OrderPlan
 from feedline.plan.seeds import Seed, check_seed, derive_key
-from feedline.plan.segment import Plan, Remaining, Segment
-from feedline.plan.tails import check_tail
+from feedline.plan.segment import Remaining, Segment
+from feedline.plan.shares import check_tail
 from feedline.plan.window_deal import WindowedOrder, WindowRest
 
 
@@ -68,7 +69,7 @@ class WindowOrder(Order):
 
 
 @dataclass(frozen=True, kw_only=True)
-class WindowPlan(Plan):
+class WindowPlan(OrderPlan):
     """Chunk-aware batches: in a round every rank reads one window of its own.
 
     Args:
@@ -91,28 +92,18 @@ class WindowPlan(Plan):
     shuffle: bool = True
     tail: str = "drop"
     seed: Seed = 0
+    order: WindowOrder = field(init=False, repr=False, compare=False)
+    kind = "window plan"
 
     def __post_init__(self) -> None:
-        checked = self.order
-        store(self, preload=checked.preload, seed=checked.seed)
-        check_tail(self.tail)
-
-    @property
-    def order(self) -> WindowOrder:
-        """The order of samples that is dealt to the ranks."""
-        return WindowOrder(
+        order = WindowOrder(
             chunks=self.chunks, preload=self.preload, shuffle=self.shuffle, seed=self.seed
         )
-
-    @property
-    def num_indices(self) -> int:
-        return self.chunks.num_samples
+        store(self, preload=order.preload, seed=order.seed, order=order)
+        check_tail(self.tail)
 
     def begin(self, epoch: int) -> Remaining:
-        return WindowRest.whole(self.order.at(epoch), self.tail)
-
-    def describe(self) -> dict[str, Any]:
-        return {"kind": "window plan", "order": self.order.describe(), "tail": self.tail}
+        return WindowRest(self.order.at(epoch), self.tail)
 
     def reads(self, segment: Segment, rank: int, start: int, stop: int) -> Indices:
         """Return the chunks that `rank` reads for batches `[start, stop)`, by first use."""
@@ -120,16 +111,9 @@ class WindowPlan(Plan):
         distinct, first_use = np.unique(chunks, return_index=True)
         return distinct[np.argsort(first_use)]
 
-    @property
-    def ignores_batch_size(self) -> bool:
-        return True
-
-    def epoch_order(self, epoch: int, bucket: int = 0) -> WindowEpoch:
-        return self.order.at(epoch)
-
 
 @dataclass(frozen=True, kw_only=True)
-class RoundsPlan(Plan):
+class RoundsPlan(OrderPlan):
     """Any order that is made of windows, dealt as `WindowPlan` deals its own: in rounds.
 
     Examples:
@@ -142,6 +126,7 @@ class RoundsPlan(Plan):
 
     order: Order
     tail: str = "drop"
+    kind = "rounds"
 
     def __post_init__(self) -> None:
         if not isinstance(self.order, Order) or not hasattr(self.order.at(0), "window_starts"):
@@ -152,22 +137,8 @@ class RoundsPlan(Plan):
         chunks, preload = (getattr(self.order, name, None) for name in ("chunks", "preload"))
         store(self, chunks=chunks, preload=preload or 1)
 
-    @property
-    def num_indices(self) -> int:
-        return self.order.num_indices
-
     def begin(self, epoch: int) -> Remaining:
-        return WindowRest.whole(cast(WindowedOrder, self.order.at(epoch)), self.tail)
-
-    def describe(self) -> dict[str, Any]:
-        return {"kind": "rounds", "order": self.order.describe(), "tail": self.tail}
-
-    @property
-    def ignores_batch_size(self) -> bool:
-        return True
-
-    def epoch_order(self, epoch: int, bucket: int = 0) -> EpochOrder:
-        return self.order.at(epoch)
+        return WindowRest(cast(WindowedOrder, self.order.at(epoch)), self.tail)
 
 
 class WindowEpoch:
