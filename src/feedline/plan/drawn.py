@@ -105,20 +105,9 @@ class EqualWindows:
         position that is shuffled to each place.
         """
         parts = positions // size
-        places = positions - parts * size
-        last = (self.num_positions - 1) // size
-        in_last = parts == last
-        if in_last.any():
-            left = self.num_positions - last * size
-            places[in_last] = permute_numbered(
-                left, key, parts[in_last], places[in_last], inverse=inverse
-            )
-        whole = ~in_last
-        if whole.any():
-            places[whole] = permute_numbered(
-                size, key, parts[whole], places[whole], inverse=inverse
-            )
-        return places + parts * size
+        starts = parts * size
+        sizes = np.minimum(size, self.num_positions - starts)
+        return starts + permute_numbered(sizes, key, parts, positions - starts, inverse=inverse)
 
 
 class DrawnEpoch(EqualWindows):

@@ -24,6 +24,8 @@ from feedline.plan.segment import Remaining, Segment
 from feedline.plan.shares import check_tail
 from feedline.plan.window_deal import WindowedOrder, WindowRest
 
+_LONG_WINDOW = 512
+
 
 @dataclass(frozen=True, kw_only=True)
 class WindowOrder(Order):
@@ -156,6 +158,10 @@ class WindowEpoch:
             permute = KeepLast if order.keep_last else Permutation
             self._permutation = permute(order.chunks.num_chunks, key)
         self._slots: Slots = order.chunks.slots(self._permutation)
+        # Runs of positions in one chunk each are worth a permutation of their own.
+        self._has_long_windows = (
+            order.preload == 1 and self.num_positions >= _LONG_WINDOW * self.num_windows
+        )
         if order.limit is not None:
             self.num_positions = order.limit
             self.num_windows = self.window_of(order.limit - 1) + 1
@@ -176,18 +182,12 @@ class WindowEpoch:
         if self._permutation is None or not len(positions):
             return positions
         first, last = int(positions[0]), int(positions[-1])
-        if self._preload == 1 and last - first == len(positions) - 1 and _ascends(positions):
+        if self._has_long_windows and last - first == len(positions) - 1 and _ascends(positions):
             return self._run_of_indices(first, last + 1)
         windows = self._slots.slots_of(positions) // self._preload
         starts = self.window_starts(windows)
         sizes = self.window_starts(windows + 1) - starts
-        places = positions - starts
-        if np.all(sizes == sizes[:1]):
-            places = permute_numbered(int(sizes[0]), self._key, windows, places)
-        else:
-            for size in np.unique(sizes).tolist():
-                chosen = np.flatnonzero(sizes == size)
-                places[chosen] = permute_numbered(size, self._key, windows[chosen], places[chosen])
+        places = permute_numbered(sizes, self._key, windows, positions - starts)
         places += starts
         slots = self._slots.slots_of(places)
         rows = places - self._slots.starts(slots)
