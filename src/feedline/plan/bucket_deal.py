@@ -154,8 +154,14 @@ class BucketDeal:
         counts = [deal.num_batches for deal in self._deals]
         self._layout = epoch.layout(counts, rest.segment)
         self.num_batches = sum(counts)
-        self.num_dropped = sum(deal.num_dropped for deal in self._deals)
-        self.num_padded = sum(deal.num_padded for deal in self._deals)
+
+    @property
+    def num_dropped(self) -> int:
+        return sum(deal.num_dropped for deal in self._deals)
+
+    @property
+    def num_padded(self) -> int:
+        return sum(deal.num_padded for deal in self._deals)
 
     def block(self, rank: int, start: int, stop: int) -> Block:
         buckets, ordinals = self._layout.locate(np.arange(start, stop))

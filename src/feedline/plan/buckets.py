@@ -45,6 +45,8 @@ class Bucket:
 
     key: Hashable
     members: range | NDArray[np.int64]
+    #: One more than the largest index.
+    end: int = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         members = check_members(f"bucket {self.key!r}", self.members)
@@ -52,12 +54,7 @@ class Bucket:
             raise InvalidValueError(
                 f"bucket {self.key!r} has 0 samples but must have at least 1; leave it out"
             )
-        store(self, members=members)
-
-    @lazy
-    def end(self) -> int:
-        """One more than the largest index."""
-        return end_of(self.members)
+        store(self, members=members, end=end_of(members))
 
     @lazy
     def description(self) -> dict[str, Any]:

@@ -180,9 +180,15 @@ class ShareDeal(ABC):
     def __init__(self, order: EpochOrder, share: Share) -> None:
         self._order = order
         self.share = share
-        self.num_batches = self.share.num_batches
-        self.num_dropped = self.share.num_dropped
-        self.num_padded = self.share.num_padded
+        self.num_batches = share.num_batches
+
+    @property
+    def num_dropped(self) -> int:
+        return self.share.num_dropped
+
+    @property
+    def num_padded(self) -> int:
+        return self.share.num_padded
 
     @abstractmethod
     def positions_of(self, rank: int, first: int, end: int) -> Indices:
