@@ -126,23 +126,23 @@ def check_integer(
         >>> check_integer("batch_size", 32, 1)
         32
     """
-    hint = f"; {remedy}" if remedy else ""
+    try:
+        number = None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = None
+    if number is not None and (low is None or low <= number) and (high is None or number <= high):
+        return number
     if low is None:
         bound = "" if high is None else f"at most {high}"
     else:
         bound = f"at least {low}" if high is None else f"in [{low}, {high}]"
-    try:
-        if isinstance(value, bool):
-            raise TypeError
-        number = operator.index(value)
-    except TypeError:
-        wanted = f"an integer {bound}".rstrip()
-        raise InvalidValueError(f"{name}={value!r:.80} must be {wanted}{hint}") from None
-    if (low is not None and number < low) or (high is not None and number > high):
+    if number is None:
+        shown, bound = f"{value!r:.80}", f"an integer {bound}".rstrip()
+    else:
         # Python refuses to write very long integers in decimal.
         shown = f"{number}" if number.bit_length() <= 4096 else f"{number:#x}"[:40] + "…"
-        raise InvalidValueError(f"{name}={shown} must be {bound}{hint}")
-    return number
+    hint = f"; {remedy}" if remedy else ""
+    raise InvalidValueError(f"{name}={shown} must be {bound}{hint}")
 
 
 def check_sequence(name: str, value: Any) -> tuple[Any, ...]:

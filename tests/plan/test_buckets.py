@@ -11,7 +11,7 @@ from hypothesis import given
 
 from feedline.errors import InvalidValueError
 from feedline.plan import BucketPlan, Segment
-from feedline.plan.bucket_edges import quantile_edges
+from feedline.plan.buckets import quantile_edges
 from plan_kinds import Account, through_json
 
 length_lists = st.lists(st.integers(1, 300), min_size=1, max_size=120)

@@ -11,7 +11,7 @@ import pytest
 
 from feedline.errors import EmptyEpochError, TailError
 from feedline.plan import BucketPlan, EqualChunks, Plan, SamplePlan, Segment, Shuffled, WindowPlan
-from feedline.plan.tails import TAILS
+from feedline.plan.shares import TAILS
 from plan_kinds import Account, same_batches, through_json
 
 UP_TO_12 = range(1, 13)

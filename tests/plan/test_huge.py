@@ -23,7 +23,7 @@ from feedline.plan import (
     WindowOrder,
     WindowPlan,
 )
-from feedline.plan.tails import TAILS
+from feedline.plan.shares import TAILS
 from plan_kinds import through_json
 
 pytestmark = pytest.mark.matrix

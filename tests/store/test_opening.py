@@ -109,7 +109,9 @@ class TestSplits:
         return tmp_path / "all"
 
     def test_the_parent_of_splits_lists_them(self, parent: Path) -> None:
-        with pytest.raises(InvalidValueError, match=r"has 2 splits \(test, train\); .*split='test'"):
+        with pytest.raises(
+            InvalidValueError, match=r"has 2 splits \(test, train\); .*split='test'"
+        ):
             feedline.open(parent)
 
     def test_a_split_is_opened_by_its_name(self, parent: Path) -> None:

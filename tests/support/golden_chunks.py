@@ -15,8 +15,7 @@ from feedline.chunks import (
     SequentialSampler,
 )
 from feedline.plan import EqualChunks, Order, Plan, RoundsPlan, UnequalChunks, WindowOrder
-from feedline.plan.class_draws import ClassDraws
-from feedline.plan.drawn import DrawnOrder
+from feedline.plan.drawn import ClassDraws, DrawnOrder
 
 __all__ = ["CHUNK_ORDERS", "CHUNK_PLANS", "NUM_ROWS", "SAMPLERS"]
 

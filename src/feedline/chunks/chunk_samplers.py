@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from feedline.chunks.planned import WindowSampler
 from feedline.errors import InvalidValueError, as_float, check_integer
 from feedline.plan import EqualChunks, Order, WindowOrder
-from feedline.plan.class_draws import ClassDraws
-from feedline.plan.drawn import DrawnOrder
+from feedline.plan.drawn import ClassDraws, DrawnOrder
 from feedline.plan.seeds import Seed
 
 

@@ -17,7 +17,7 @@ from feedline.errors import CursorFormatError, InvalidValueError, check_integer
 from feedline.plan import Block, Deal, Place, Plan, Remaining
 from feedline.plan.apportion import check_temperature, check_weights
 from feedline.plan.frozen import store
-from feedline.plan.tails import Share
+from feedline.plan.shares import Share
 
 Indices = NDArray[np.int64]
 

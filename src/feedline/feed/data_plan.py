@@ -46,6 +46,7 @@ class DataPlan(Plan):
 
     # What does not depend on the data is the plan's to answer.
     num_indices = asked_of("plan", "num_indices")
+    is_selection = asked_of("plan", "is_selection")
     begin = asked_of("plan", "begin")
     epoch_order = asked_of("plan", "epoch_order")
     tail = asked_of("plan", "tail")

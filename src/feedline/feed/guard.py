@@ -9,7 +9,7 @@ from typing import Any, TypedDict
 from feedline.errors import DesyncError, InvalidValueError
 from feedline.feed.adapters import torch_worker
 from feedline.feed.peers import Peers
-from feedline.plan.fingerprint import fingerprint_of, flatten_fields
+from feedline.plan.frozen import fingerprint_of, flatten_fields
 
 
 class GroupOptions(TypedDict, total=False):

@@ -5,8 +5,8 @@ computes any batch, `segment.cursor(num_batches)` is a checkpoint, and `plan.res
 goes on from it on any number of ranks.
 """
 
-from feedline.plan.batch_rules import BatchRule, CostBatch, FixedBatch, TokenBatch
 from feedline.plan.batches import Batch, Block, Place
+from feedline.plan.bucket_deal import BatchRule, CostBatch, FixedBatch, TokenBatch
 from feedline.plan.buckets import Bucket, BucketPlan
 from feedline.plan.chunking import Chunking, EqualChunks, UnequalChunks
 from feedline.plan.cursor import Cursor, PastSegment
@@ -20,7 +20,7 @@ from feedline.plan.replay import Consumed, Replay
 from feedline.plan.samples import SamplePlan
 from feedline.plan.seeds import derive_key
 from feedline.plan.segment import Deal, Plan, Remaining, Segment
-from feedline.plan.tails import Share
+from feedline.plan.shares import Share
 from feedline.plan.weighted import Weighted
 from feedline.plan.windows import RoundsPlan, WindowOrder, WindowPlan
 

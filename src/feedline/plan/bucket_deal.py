@@ -1,34 +1,120 @@
-"""One epoch of buckets, what is left of it, and how that is dealt to ranks."""
+"""Buckets dealt to ranks: how many samples of each make a batch, and what is left of an epoch."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from fractions import Fraction
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from feedline.plan.batch_rules import BatchRule
+from feedline.errors import InvalidValueError, check_integer, check_positive, check_sequence
 from feedline.plan.batches import Block, Place
+from feedline.plan.frozen import described, store
 from feedline.plan.interleave import Layout
-from feedline.plan.orders import EpochOrder
-from feedline.plan.strided import PrefixRest, StridedDeal
+from feedline.plan.orders import EpochOrder, Indices
+from feedline.plan.shares import PrefixRest, StridedDeal
+
+
+@runtime_checkable
+class BatchRule(Protocol):
+    """Turns the run's batch size into that of one bucket."""
+
+    def batch_size(self, bucket: int, batch_size: int) -> int:
+        """Return the number of samples of `bucket` in a batch."""
+
+    def describe(self) -> dict[str, Any]:
+        """Return everything that decides the answer, as JSON values."""
+
+
+@dataclass(frozen=True)
+class FixedBatch:
+    """The same number of samples in every bucket."""
+
+    def batch_size(self, bucket: int, batch_size: int) -> int:
+        return batch_size
+
+    def describe(self) -> dict[str, Any]:
+        return {"kind": "fixed"}
+
+
+@dataclass(frozen=True)
+class CostBatch:
+    """Fewer samples where each costs more: `batch_size / cost`, rounded down, at least one.
+
+    `costs` holds what a sample of each bucket costs, as a multiple of the sample that `batch_size`
+    speaks of.
+
+    Examples:
+        >>> CostBatch((1, 4)).batch_size(1, 32)
+        8
+    """
+
+    costs: Sequence[float]
+
+    def __post_init__(self) -> None:
+        given = check_sequence("costs", self.costs)
+        store(
+            self, costs=tuple(check_positive(f"costs[{i}]", cost) for i, cost in enumerate(given))
+        )
+
+    def batch_size(self, bucket: int, batch_size: int) -> int:
+        return max(1, math.floor(batch_size / Fraction(self.costs[bucket])))
+
+    def describe(self) -> dict[str, Any]:
+        return described(self, kind="cost")
+
+
+@dataclass(frozen=True)
+class TokenBatch:
+    """As many samples as fit a budget of tokens when all are padded to the bucket's length.
+
+    Here the run's batch size is the budget.
+
+    Examples:
+        >>> TokenBatch((128, 512)).batch_size(1, 4096)
+        8
+    """
+
+    lengths: Sequence[int]
+
+    def __post_init__(self) -> None:
+        given = check_sequence("lengths", self.lengths)
+        checked = (check_integer(f"lengths[{i}]", size, 1) for i, size in enumerate(given))
+        store(self, lengths=tuple(checked))
+
+    def batch_size(self, bucket: int, batch_size: int) -> int:
+        length = self.lengths[bucket]
+        if batch_size < length:
+            raise InvalidValueError(
+                f"batch_size={batch_size} tokens must be at least {length}, the length of bucket "
+                f"{bucket}; raise the budget or leave out samples that long"
+            )
+        return batch_size // length
+
+    def describe(self) -> dict[str, Any]:
+        return described(self, kind="tokens")
+
+
+def check_rule(rule: Any, num_buckets: int) -> None:
+    """Raise unless `rule` is a rule for `num_buckets` buckets."""
+    if not isinstance(rule, BatchRule):
+        raise InvalidValueError(f"rule={rule!r:.80} must be a BatchRule, such as FixedBatch()")
+    known = getattr(rule, "costs", getattr(rule, "lengths", None))
+    if known is not None and len(known) != num_buckets:
+        raise InvalidValueError(
+            f"rule has {len(known)} entries but must have one for each of the {num_buckets} buckets"
+        )
 
 
 class BucketOrders(Protocol):
     """One epoch of buckets, whatever its orders come from."""
 
-    @property
-    def members(self) -> Sequence[Any]:
-        """The samples of each bucket."""
-
-    @property
-    def rule(self) -> BatchRule:
-        """How many samples of a bucket make a batch."""
-
-    @property
-    def tail(self) -> str:
-        """What happens to the tail of each bucket."""
+    members: list[range | Indices]
+    rule: BatchRule
+    tail: str
 
     def order_of(self, bucket: int) -> EpochOrder:
         """Return the order of one bucket's samples."""
@@ -68,8 +154,14 @@ class BucketDeal:
         counts = [deal.num_batches for deal in self._deals]
         self._layout = epoch.layout(counts, rest.segment)
         self.num_batches = sum(counts)
-        self.num_dropped = sum(deal.num_dropped for deal in self._deals)
-        self.num_padded = sum(deal.num_padded for deal in self._deals)
+
+    @property
+    def num_dropped(self) -> int:
+        return sum(deal.num_dropped for deal in self._deals)
+
+    @property
+    def num_padded(self) -> int:
+        return sum(deal.num_padded for deal in self._deals)
 
     def block(self, rank: int, start: int, stop: int) -> Block:
         buckets, ordinals = self._layout.locate(np.arange(start, stop))

@@ -10,8 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from feedline.errors import InvalidValueError
 from feedline.lazy import lazy
-from feedline.plan.fingerprint import digest_array
-from feedline.plan.frozen import described, store, store_integers
+from feedline.plan.frozen import described, digest_array, store, store_integers
 from feedline.plan.orders import Indices, check_index_list
 from feedline.plan.permutation import MAX_SIZE, KeepLast, Permutation
 

@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from feedline.errors import CursorFormatError, InvalidValueError, PlanMismatchError, check_integer
-from feedline.plan.fingerprint import fingerprint_of, list_differences
-from feedline.plan.frozen import store, store_integers
+from feedline.plan.frozen import fingerprint_of, list_differences, store, store_integers
 
 CURSOR_FORMAT = "feedline.cursor/1"
 _KEYS = ("format", "fingerprint", "fields", "epoch", "history", "changes")
@@ -143,17 +142,15 @@ class Cursor:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the cursor to a file; a crash leaves either the old file or the new one."""
-        target = Path(path)
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=target.name, suffix=".tmp")
+        temporary = Path(f"{os.fspath(path)}.{secrets.token_hex(8)}.tmp")
         try:
-            os.chmod(temporary, 0o666 & ~_umask())
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
+            with temporary.open("x", encoding="utf-8") as file:
                 file.write(self.to_json() + "\n")
                 file.flush()
                 os.fsync(file.fileno())
-            os.replace(temporary, target)
+            temporary.replace(path)
         except BaseException:
-            Path(temporary).unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
             raise
 
     @classmethod
@@ -190,12 +187,6 @@ class Cursor:
                 "cursor was saved, or start a new epoch without the cursor",
                 differences,
             )
-
-
-def _umask() -> int:
-    current = os.umask(0)
-    os.umask(current)
-    return current
 
 
 def _shorten(value: Any, limit: int = 80) -> str:

@@ -13,32 +13,36 @@ from __future__ import annotations
 
 import hashlib
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 NUM_ROUNDS = 6
+# The arrays of a pass over so many values stay in the cache of one core.
+_AT_ONCE = 2**14
 
 Lanes = NDArray[Any]
-Keys = list[tuple[Any, Any]]
 
 
-class _Lane:
-    """The integers of one lane width, as numpy scalars; `half` is half of its bits."""
+class _Lane(NamedTuple):
+    """The constants of one lane width; `half` is half of its bits."""
 
-    def __init__(self, dtype: Any, half: int, multipliers: tuple[int, int], shift: int) -> None:
-        self.dtype = dtype
-        self.half = dtype(half)
-        self.low_mask = dtype((1 << half) - 1)
-        self.first_multiplier = dtype(multipliers[0])
-        self.second_multiplier = dtype(multipliers[1])
-        self.shift = dtype(shift)
+    half: Lanes
+    low_mask: Lanes
+    first_multiplier: Lanes
+    second_multiplier: Lanes
+    shift: Lanes
+
+
+def _lane(dtype: Any, *constants: int) -> _Lane:
+    # Arrays without dimensions, because numpy takes twice as long to begin with a scalar.
+    return _Lane(*(np.array(constant, dtype=dtype) for constant in constants))
 
 
 # Odd multipliers of well-studied integer finalisers.
-_NARROW = _Lane(np.uint32, 16, (0x7FEB352D, 0x846CA68B), 15)
-_WIDE = _Lane(np.uint64, 32, (0xBF58476D1CE4E5B9, 0x94D049BB133111EB), 29)
+_NARROW = _lane(np.uint32, 16, 2**16 - 1, 0x7FEB352D, 0x846CA68B, 15)
+_WIDE = _lane(np.uint64, 32, 2**32 - 1, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB, 29)
 
 
 class FeistelNetwork:
@@ -55,22 +59,22 @@ class FeistelNetwork:
 
     def __init__(self, n: int, key: int, number: int | NDArray[np.int64] = 0) -> None:
         self.n = n
-        self._lane = lane = _NARROW if n <= 2**32 else _WIDE
+        self._lane = _NARROW if n <= 2**32 else _WIDE
+        self._dtype = dtype = self._lane.half.dtype
         num_left = math.isqrt(n - 1) + 1
         num_right = -(-n // num_left)
-        self._sizes = (lane.dtype(num_left), lane.dtype(num_right))
+        self._sizes = (np.array(num_left, dtype=dtype), np.array(num_right, dtype=dtype))
         self._may_leave = num_left * num_right > n
-        width = np.dtype(lane.dtype).itemsize
         name = b"feedline.feistel.1" + key.to_bytes(16, "little")
-        numbers = [number] if isinstance(number, int) else number.tolist()
         material = b"".join(
-            hashlib.shake_128(name + one.to_bytes(8, "little")).digest(2 * NUM_ROUNDS * width)
-            for one in numbers
+            hashlib.shake_128(name + one.to_bytes(8, "little")).digest(
+                2 * NUM_ROUNDS * dtype.itemsize
+            )
+            for one in ([number] if isinstance(number, int) else number.tolist())
         )
-        words = np.frombuffer(material, dtype=f"<u{width}").astype(lane.dtype, copy=False)
-        # Two keys a round: numbers for one bijection, arrays for many.
-        columns = words if isinstance(number, int) else words.reshape(len(numbers), -1).T
-        self._keys: Keys = list(zip(columns[::2], columns[1::2], strict=True))
+        words = np.frombuffer(material, dtype=dtype.newbyteorder("<")).astype(dtype, copy=False)
+        # Two keys a round: a row of them for one bijection, a column for each of many.
+        self._keys = words if isinstance(number, int) else words.reshape(-1, 2 * NUM_ROUNDS).T
 
     def forward(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return where each position goes."""
@@ -80,60 +84,52 @@ class FeistelNetwork:
         """Return the position that goes to each value."""
         return self._walk(values, range(NUM_ROUNDS)[::-1], np.subtract, np.add)
 
-    def _walk(
-        self, values: NDArray[np.int64], rounds: range, shift_by: np.ufunc, wrap_by: np.ufunc
-    ) -> NDArray[np.int64]:
-        lanes = self._pass(values.astype(self._lane.dtype), self._keys, rounds, shift_by, wrap_by)
-        outside = np.flatnonzero(lanes >= self._lane.dtype(self.n)) if self._may_leave else ()
-        while len(outside):
-            keys = self._keys
-            if keys[0][0].ndim:
-                keys = [(first[outside], second[outside]) for first, second in keys]
-            again = self._pass(lanes[outside], keys, rounds, shift_by, wrap_by)
-            lanes[outside] = again
-            outside = outside[again >= self._lane.dtype(self.n)]
-        result: NDArray[np.int64] = lanes.astype(np.int64)
+    def _walk(self, values: NDArray[np.int64], *direction: Any) -> NDArray[np.int64]:
+        result = np.empty(len(values), dtype=np.int64)
+        for first in range(0, len(values), _AT_ONCE):
+            part = slice(first, first + _AT_ONCE)
+            keys = self._keys if self._keys.ndim == 1 else self._keys[:, part]
+            lanes = self._pass(values[part].astype(self._dtype), keys, *direction)
+            outside = np.flatnonzero(lanes >= self._dtype.type(self.n)) if self._may_leave else ()
+            while len(outside):
+                again_keys = keys if keys.ndim == 1 else keys[:, outside]
+                again = self._pass(lanes[outside], again_keys, *direction)
+                lanes[outside] = again
+                outside = outside[again >= self._dtype.type(self.n)]
+            result[part] = lanes
         return result
 
     def _pass(
-        self, lanes: Lanes, keys: Keys, rounds: range, shift_by: np.ufunc, wrap_by: np.ufunc
+        self, lanes: Lanes, keys: Lanes, rounds: range, shift_by: np.ufunc, wrap_by: np.ufunc
     ) -> Lanes:
         """Return the lanes after one walk through the rounds, in the given order."""
-        halves = self._split(lanes)
-        spare = np.empty_like(lanes)
-        shift = np.empty_like(lanes)
+        num_right = self._sizes[1]
+        left: Lanes = lanes // num_right
+        shift, spare = np.empty_like(lanes), np.empty_like(lanes)
+        np.multiply(left, num_right, out=spare)
+        halves = left, np.subtract(lanes, spare, out=lanes)
         for number in rounds:
             half, size = halves[number % 2], self._sizes[number % 2]
-            self._round_shift(halves[1 - number % 2], keys[number], size, shift, spare)
+            self._round_shift(halves[1 - number % 2], keys, number, size, shift, spare)
             shift_by(half, shift, out=half)
             # Unsigned wrap-around makes one of half and half - size (or half + size, backwards)
             # huge, so the minimum is the residue.
             wrap_by(half, size, out=spare)
             np.minimum(half, spare, out=half)
-        return self._join(halves)
-
-    def _split(self, lanes: Lanes) -> tuple[Lanes, Lanes]:
-        num_right = self._sizes[1]
-        left = lanes // num_right
-        right = lanes - left * num_right
-        return left, right
-
-    def _join(self, halves: tuple[Lanes, Lanes]) -> Lanes:
-        left, right = halves
-        left *= self._sizes[1]
-        left += right
+        left *= num_right
+        left += halves[1]
         return left
 
     def _round_shift(
-        self, source: Lanes, keys: tuple[Any, Any], size: Any, out: Lanes, spare: Lanes
+        self, source: Lanes, keys: Lanes, number: int, size: Lanes, out: Lanes, spare: Lanes
     ) -> None:
         """Write a keyed hash of `source`, scaled to `[0, size)` of the other half, to `out`."""
-        lane, (first_key, second_key) = self._lane, keys
-        np.bitwise_xor(source, first_key, out=out)
+        lane = self._lane
+        np.bitwise_xor(source, keys[2 * number, ...], out=out)
         out *= lane.first_multiplier
         np.right_shift(out, lane.shift, out=spare)
         out ^= spare
-        out += second_key
+        out += keys[2 * number + 1, ...]
         out *= lane.second_multiplier
         # The high half of the double-width product out * size, from two single-width products.
         # Scaling all bits of the hash matters: with half of them, sizes near two thirds of the

@@ -22,6 +22,7 @@ from feedline.plan.frozen import described, store
 from feedline.plan.orders import EpochOrder, Indices, check_index_list
 from feedline.plan.seeds import Seed, check_seed, derive_key
 from feedline.plan.segment import Plan
+from feedline.plan.shares import Share
 from feedline.plan.windows import WindowOrder
 
 FILE_STRATEGIES = ("exact", "oversampling", "undersampling")
@@ -94,7 +95,12 @@ class FileSharesPlan(Plan):
             raise InvalidValueError(self._explain_unequal(counts))
         empty = [rank for rank, count in enumerate(counts) if count == 0]
         if self.strategy == "oversampling":
-            self._check_borrowed(empty, world_size)
+            for rank in empty:
+                if self.sizes[rank % len(self.sizes)] == 0:
+                    raise InvalidValueError(
+                        f"rank {rank} of {world_size} has only empty files, so there is nothing to "
+                        "repeat; use fewer ranks or sampling_strategy='balanced'"
+                    )
             return max(counts)
         if empty:
             raise InvalidValueError(
@@ -103,18 +109,6 @@ class FileSharesPlan(Plan):
                 "sampling_strategy='balanced', which splits the samples of all files"
             )
         return min(counts)
-
-    def name_of(self, file: int) -> str:
-        """Return the name of a file, for messages."""
-        return self.names[file] if self.names else f"file {file}"
-
-    def _check_borrowed(self, empty: list[int], world_size: int) -> None:
-        for rank in empty:
-            if self.sizes[rank % len(self.sizes)] == 0:
-                raise InvalidValueError(
-                    f"rank {rank} of {world_size} has only empty files, so there is nothing to "
-                    "repeat; use fewer ranks or sampling_strategy='balanced'"
-                )
 
     def _explain_unequal(self, counts: list[int]) -> str:
         values, frequencies = np.unique(counts, return_counts=True)
@@ -125,10 +119,11 @@ class FileSharesPlan(Plan):
             f"have {usual}. Use 'balanced', 'oversampling' or 'undersampling', or files of one "
             "size in a multiple of the number of ranks. The others:"
         ]
+        names = self.names or [f"file {number}" for number in range(len(self.sizes))]
         for rank, count in enumerate(counts):
             if count != usual:
                 files = self.files_of(rank, len(counts)).tolist()
-                listed = ", ".join(f"{self.name_of(f)}: {int(self.sizes[f])}" for f in files)
+                listed = ", ".join(f"{names[file]}: {int(self.sizes[file])}" for file in files)
                 lines.append(f"rank {rank}: {count} samples, files: {listed or 'none'}")
         return "\n".join(lines)
 
@@ -165,59 +160,45 @@ class FileSharesDeal:
     def __init__(self, rest: FileSharesRest, world_size: int, batch_size: int) -> None:
         self._rest = rest
         self._world_size = world_size
-        self._batch_size = batch_size
         self._target = rest.plan.target_samples(world_size)
+        # All ranks have equally many entries, so one share answers for each of them.
+        self._share = Share(self._target - rest.num_done, 1, batch_size, "pad_ranks")
         self._orders: dict[tuple[int, int], _RankPass] = {}
-        self.num_batches = -(-(self._target - rest.num_done) // batch_size)
-        self._own = np.sort(rest.plan.own_samples(world_size))
-        self._own_before = np.concatenate([[0], np.cumsum(self._own)])
-        self.num_dropped = int(self._own_before[-1]) - self._num_own_below(self._target)
-        num_left = (self._target - rest.num_done) * world_size
+        self._own = np.array(rest.plan.own_samples(world_size))
+        self.num_batches = self._share.num_batches
+        self.num_dropped = int(np.maximum(self._own - self._target, 0).sum())
+        num_left = self._share.num_positions * world_size
         self.num_padded = num_left - self.num_real(0, self.num_batches)
 
     def block(self, rank: int, start: int, stop: int) -> Block:
-        edges = np.arange(start, stop + 1, dtype=np.int64) * self._batch_size + self._rest.num_done
-        edges = np.minimum(edges, self._target)
-        entries = np.arange(edges[0], edges[-1], dtype=np.int64)
+        first, end = self._share.span(0, start, stop)
+        entries = np.arange(first, end, dtype=np.int64) + self._rest.num_done
         num_own = self._rank_pass(rank, 0).num_positions
+        passes, positions = np.divmod(entries, num_own)
         indices = np.empty(len(entries), dtype=np.int64)
-        for number in np.unique(entries // num_own).tolist():
-            chosen = entries // num_own == number
-            order = self._rank_pass(rank, number)
-            indices[chosen] = order.indices(entries[chosen] - number * num_own)
+        for number in np.unique(passes).tolist():
+            chosen = passes == number
+            indices[chosen] = self._rank_pass(rank, number).indices(positions[chosen])
+        # Entries are real when they are the rank's own and come for the first time.
+        is_real = (passes == 0) & (rank < len(self._rest.plan.sizes))
         return Block(
             first=start,
             indices=indices,
-            bounds=edges - edges[0],
-            is_real=self._marks(rank, entries, num_own),
+            bounds=self._share.bounds(0, start, stop),
+            is_real=None if is_real.all() else is_real,
         )
 
-    def _marks(self, rank: int, entries: Indices, num_own: int) -> NDArray[np.bool_] | None:
-        """Return which entries are the rank's own and come for the first time."""
-        if rank >= len(self._rest.plan.sizes):
-            return np.zeros(len(entries), dtype=np.bool_)
-        return None if not len(entries) or entries[-1] < num_own else entries < num_own
-
     def num_real(self, start: int, stop: int) -> int:
-        first, end = (self._entry_at(batch) for batch in (start, stop))
-        return self._num_own_below(end) - self._num_own_below(first)
-
-    def _entry_at(self, batch: int) -> int:
-        """Return the entry of every rank at which a batch begins."""
-        return min(self._rest.num_done + batch * self._batch_size, self._target)
-
-    def _num_own_below(self, entry: int) -> int:
-        """Return how many of the first `entry` entries of all ranks come for the first time."""
-        shorter = int(np.searchsorted(self._own, entry))
-        return int(self._own_before[shorter]) + (len(self._own) - shorter) * entry
+        first, end = (self._rest.num_done + self._share.num_consumed(n) for n in (start, stop))
+        return int((np.minimum(self._own, end) - np.minimum(self._own, first)).sum())
 
     def after(self, num_batches: int) -> FileSharesRest:
-        done = self._entry_at(num_batches)
+        done = self._rest.num_done + self._share.num_consumed(num_batches)
         world_size = self._world_size if done else self._rest.world_size
         return FileSharesRest(self._rest.plan, self._rest.epoch, done, world_size)
 
     def find(self, index: int) -> list[Place]:
-        plan = self._rest.plan
+        plan, done = self._rest.plan, self._rest.num_done
         file = int(plan.chunks.rows_of(np.array([index], dtype=np.int64))[0][0])
         num_files = len(plan.sizes)
         borrowers = range(num_files + file, self._world_size, num_files)
@@ -225,16 +206,13 @@ class FileSharesDeal:
         for rank in (file % self._world_size, *borrowers):
             num_own = self._rank_pass(rank, 0).num_positions
             for number in range(-(-self._target // num_own)):
+                is_real = number == 0 and rank < num_files
                 for position in self._rank_pass(rank, number).find(index):
-                    places += self._place(rank, number * num_own + position, num_own)
+                    entry = number * num_own + position
+                    if done <= entry < self._target:
+                        place = self._share.place(0, entry - done, is_real=is_real)
+                        places.append(place._replace(rank=rank))
         return places
-
-    def _place(self, rank: int, entry: int, num_own: int) -> list[Place]:
-        if not self._rest.num_done <= entry < self._target:
-            return []
-        batch, slot = divmod(entry - self._rest.num_done, self._batch_size)
-        is_real = entry < num_own and rank < len(self._rest.plan.sizes)
-        return [Place(batch, rank, slot, is_real)]
 
     def _rank_pass(self, rank: int, number: int) -> _RankPass:
         key = rank, number

@@ -174,7 +174,9 @@ class Interleave:
         if self._in_order:
             labels, ordinals = self._arranged(block)
             return labels[places], ordinals[places]
-        return self._labels_of(block, self._permutation(block).forward(places))
+        slots = self._permutation(block).forward(places)
+        labels = np.searchsorted(block.edges, slots, side="right") - 1
+        return labels, slots - block.edges[labels] + block.ordinals[labels]
 
     def _arranged(self, block: _Arrangement) -> tuple[Integers, Integers]:
         """Return the labels and ordinals of a whole block, ordinals in order of position."""
@@ -188,10 +190,6 @@ class Interleave:
             ordinals[by_label] = slots + (block.ordinals - block.edges[:-1])[in_turn]
             self._latest = latest = (block.number, labels, ordinals)
         return latest[1], latest[2]
-
-    def _labels_of(self, block: _Arrangement, slots: Integers) -> tuple[Integers, Integers]:
-        labels = np.searchsorted(block.edges, slots, side="right") - 1
-        return labels, slots - block.edges[labels] + block.ordinals[labels]
 
     def _permutation(self, block: _Arrangement) -> Permutation:
         return Permutation(max(1, int(block.edges[-1])), self._key, block.number)

@@ -159,8 +159,7 @@ class Mixture(Order):
             30
         """
         change = Phase(weights=weights, epoch=epoch, position=position, temperature=temperature)
-        place = (change.epoch, change.position)
-        kept = tuple(old for old in self.changes if (old.epoch, old.position) < place)
+        kept = (old for old in self.changes if old.place < change.place)
         return replace(self, changes=(*kept, change))
 
     @property
@@ -190,8 +189,7 @@ class Mixture(Order):
 
 
 def _check_ascending(name: str, phases: Sequence[Phase]) -> None:
-    places = [(phase.epoch, phase.position) for phase in phases]
-    for earlier, later in pairwise(places):
+    for earlier, later in pairwise(phase.place for phase in phases):
         if later <= earlier:
             raise InvalidValueError(
                 f"{name} must begin one after another, but one at (epoch, position)={later} comes "

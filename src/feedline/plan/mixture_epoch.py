@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -82,6 +83,11 @@ class Phase:
         position *= check_integer("batch_size", batch_size, 1)
         return cls(weights=weights, epoch=epoch, position=position, temperature=temperature)
 
+    @property
+    def place(self) -> tuple[int, int]:
+        """The epoch and the position at which the phase begins."""
+        return self.epoch, self.position
+
     def describe(self) -> dict[str, Any]:
         """Return the phase as JSON values."""
         return described(self)
@@ -133,15 +139,10 @@ class MixtureEpoch:
     """The order of one epoch of a mixture."""
 
     def __init__(self, mixture: Mixture, epoch: int) -> None:
-        self._sizes = mixture.sizes
-        self._starts = mixture.cumulative_sizes
-        self._shuffle = mixture.shuffle
-        self._seed = mixture.seed
-        self._epoch = epoch
-        self._keys = [
-            derive_key(self._seed, "mixture source", epoch, source)
-            for source in range(len(self._sizes))
-        ]
+        self._sizes, self._starts = mixture.sizes, mixture.cumulative_sizes
+        self._shuffle, self._seed, self._epoch = mixture.shuffle, mixture.seed, epoch
+        sources = range(len(self._sizes))
+        self._keys = [derive_key(self._seed, "mixture source", epoch, i) for i in sources]
         self._phases = self._lay_out(mixture)
         self._phase_starts = np.array([phase.start for phase in self._phases])
         last = self._phases[-1]
@@ -170,15 +171,14 @@ class MixtureEpoch:
         return np.sort(np.concatenate(found))
 
     def _lay_out(self, mixture: Mixture) -> list[_LaidOut]:
-        planned, changes = mixture.planned, tuple(mixture.changes)
-        phases, fixed_ends = _phases_of_epoch(planned, changes, self._epoch)
+        phases = _phases_of_epoch(mixture.planned, mixture.changes, self._epoch)
         carries = [_Carry(np.empty(0, dtype=np.int64), 0) for _ in self._sizes]
         used = [0] * len(self._sizes)
         laid_out: list[_LaidOut] = []
-        for number, phase in enumerate(phases):
+        for number, (phase, fixed_end) in enumerate(phases):
             start = phase.position if number else 0
             shares = shares_of(phase.weights, phase.temperature)
-            ends = (fixed_ends[number], mixture.longest_epoch)
+            ends = (fixed_end, mixture.longest_epoch)
             limits = [max(0, end - start) for end in ends if end is not None]
             if mixture.strategy == "stop":
                 capacities = [size - gone for size, gone in zip(self._sizes, used, strict=True)]
@@ -186,10 +186,10 @@ class MixtureEpoch:
             length = min(limits)
             counts = apportion(length, shares)
             layout = self._make_layout(counts, start)
-            follows = number + 1 < len(phases) and phases[number + 1].position <= start + length
-            cut = phases[number + 1].position - start if follows else length
+            follower = phases[number + 1][0].position - start if number + 1 < len(phases) else None
+            cut = length if follower is None else min(length, follower)
             laid_out.append(_LaidOut(start, cut, counts, layout, carries))
-            if not follows:
+            if follower is None or follower > length:
                 break
             used = [a + b for a, b in zip(used, layout.counts_before(cut), strict=True)]
             skipped, ordinals = layout.cut(cut)
@@ -235,25 +235,21 @@ class MixtureEpoch:
 
 
 def _phases_of_epoch(
-    planned: tuple[Phase, ...], changes: tuple[Phase, ...], epoch: int
-) -> tuple[list[Phase], list[int | None]]:
+    planned: Sequence[Phase], changes: Sequence[Phase], epoch: int
+) -> list[tuple[Phase, int | None]]:
     """Return the phases of one epoch, and where each was planned to end (None: with the epoch).
 
     A change made while running replaces every phase that was planned for later, and cuts the phase
     it falls into: that one keeps the layout it had, because part of it has been consumed.
     """
-    kept = list(planned)
+    # Each phase with the one that was planned to follow it.
+    followed: list[tuple[Phase, Phase | None]] = list(zip_longest(planned, planned[1:]))
     if changes:
-        first_change = (changes[0].epoch, changes[0].position)
-        kept = [phase for phase in planned if (phase.epoch, phase.position) < first_change]
-    everything = [*kept, *changes]
-    opening = max(i for i, p in enumerate(everything) if (p.epoch, p.position) <= (epoch, 0))
-    numbers = [opening, *range(opening + 1, len(everything))]
-    numbers = [i for i in numbers if i == opening or everything[i].epoch == epoch]
-    fixed_ends: list[int | None] = []
-    for number in numbers:
-        follower = number + 1
-        is_planned = number < len(kept) and follower < len(planned)
-        ends_here = is_planned and planned[follower].epoch == epoch
-        fixed_ends.append(planned[follower].position if ends_here else None)
-    return [everything[number] for number in numbers], fixed_ends
+        followed = [pair for pair in followed if pair[0].place < changes[0].place]
+        followed += [(change, None) for change in changes]
+    opening = max(i for i, (phase, _) in enumerate(followed) if phase.place <= (epoch, 0))
+    later = [pair for pair in followed[opening + 1 :] if pair[0].epoch == epoch]
+    return [
+        (phase, then.position if then is not None and then.epoch == epoch else None)
+        for phase, then in (followed[opening], *later)
+    ]

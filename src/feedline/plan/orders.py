@@ -17,8 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from feedline.errors import InvalidValueError, check_integer, check_sequence
 from feedline.lazy import lazy
-from feedline.plan.fingerprint import digest_array
-from feedline.plan.frozen import described, store, store_integers
+from feedline.plan.frozen import described, digest_array, store, store_integers
 from feedline.plan.permutation import MAX_SIZE, Permutation
 from feedline.plan.seeds import Seed, check_seed, derive_key
 
@@ -54,6 +53,11 @@ class Order(ABC):
     @abstractmethod
     def describe(self) -> dict[str, Any]:
         """Return everything that decides the order, as JSON values."""
+
+    @property
+    def is_selection(self) -> bool:
+        """Whether it names the samples that it has, so that it may leave some of the data out."""
+        return False
 
     @property
     def is_changed(self) -> bool:
@@ -140,6 +144,10 @@ class Concatenated(Order):
     def num_indices(self) -> int:
         return sum(order.num_indices for order in self.orders)
 
+    @property
+    def is_selection(self) -> bool:
+        return any(order.is_selection for order in self.orders)
+
     def at(self, epoch: int) -> EpochOrder:
         return ChainedEpoch(
             [order.at(epoch) for order in self.orders], [o.num_indices for o in self.orders]
@@ -180,6 +188,10 @@ class Subset(Order):
     @lazy
     def num_indices(self) -> int:
         return end_of(self.selected)
+
+    @property
+    def is_selection(self) -> bool:
+        return True
 
     def at(self, epoch: int) -> EpochOrder:
         assert self.order is not None

@@ -91,14 +91,28 @@ class KeepLast:
 
 
 def permute_numbered(
-    n: int,
+    sizes: int | NDArray[np.int64],
     key: int,
     numbers: NDArray[np.int64],
     values: NDArray[np.int64],
     *,
     inverse: bool = False,
 ) -> NDArray[np.int64]:
-    """Return `Permutation(n, key, number).forward(value)` for each pair, or the `inverse`."""
+    """Return `Permutation(n, key, number).forward(value)` for each pair, or the `inverse`.
+
+    `sizes` is the n of all, or that of each.
+    """
+    if not len(values):
+        return np.empty(0, dtype=np.int64)
+    if isinstance(sizes, np.ndarray) and np.any(sizes != sizes[0]):
+        result = np.empty(len(values), dtype=np.int64)
+        for size in np.unique(sizes).tolist():
+            chosen = np.flatnonzero(sizes == size)
+            result[chosen] = permute_numbered(
+                size, key, numbers[chosen], values[chosen], inverse=inverse
+            )
+        return result
+    n = int(sizes[0]) if isinstance(sizes, np.ndarray) else sizes
     if np.all(numbers[1:] >= numbers[:-1]):
         return _permute_runs(n, key, numbers, values, inverse)
     ascending = np.argsort(numbers, kind="stable")
@@ -111,8 +125,6 @@ def _permute_runs(
     n: int, key: int, numbers: NDArray[np.int64], values: NDArray[np.int64], inverse: bool
 ) -> NDArray[np.int64]:
     """Return the same for numbers that ascend, run by run of equal numbers."""
-    if not len(numbers):
-        return np.empty(0, dtype=np.int64)
     changes = np.flatnonzero(numbers[1:] != numbers[:-1]) + 1
     edges = [0, *changes.tolist(), len(numbers)]
     distinct = numbers[np.array(edges[:-1])]

@@ -10,12 +10,36 @@ from feedline.errors import InvalidValueError
 from feedline.plan.mixture import Mixture
 from feedline.plan.orders import EpochOrder, Order
 from feedline.plan.segment import Plan, Remaining
-from feedline.plan.strided import PrefixRest
-from feedline.plan.tails import check_tail
+from feedline.plan.shares import PrefixRest, check_tail
+
+
+class OrderPlan(Plan):
+    """An order and a tail policy; each kind deals the order in its own way."""
+
+    order: Order
+    kind: str
+
+    @property
+    def num_indices(self) -> int:
+        return self.order.num_indices
+
+    @property
+    def is_selection(self) -> bool:
+        return self.order.is_selection
+
+    def describe(self) -> dict[str, Any]:
+        return {"kind": self.kind, "order": self.order.describe(), "tail": self.tail}
+
+    @property
+    def ignores_batch_size(self) -> bool:
+        return True
+
+    def epoch_order(self, epoch: int, bucket: int = 0) -> EpochOrder:
+        return self.order.at(epoch)
 
 
 @dataclass(frozen=True, kw_only=True)
-class SamplePlan(Plan):
+class SamplePlan(OrderPlan):
     """An order and a tail policy: batch k covers the next `world_size * batch_size` positions.
 
     Within a batch, rank r takes every `world_size`-th position from r on. So whatever the numbers
@@ -31,21 +55,15 @@ class SamplePlan(Plan):
 
     order: Order
     tail: str = "drop"
+    kind = "samples"
 
     def __post_init__(self) -> None:
         if not isinstance(self.order, Order):
             raise InvalidValueError(f"order={self.order!r} must be an Order, such as Shuffled")
         check_tail(self.tail)
 
-    @property
-    def num_indices(self) -> int:
-        return self.order.num_indices
-
     def begin(self, epoch: int) -> Remaining:
-        return PrefixRest(self.order.at(epoch), self.tail, 0)
-
-    def describe(self) -> dict[str, Any]:
-        return {"kind": "samples", "order": self.order.describe(), "tail": self.tail}
+        return PrefixRest(self.order.at(epoch), self.tail)
 
     @property
     def changes(self) -> tuple[Mapping[str, Any], ...]:
@@ -59,13 +77,6 @@ class SamplePlan(Plan):
     @property
     def mixture(self) -> Mixture | None:
         return self.order if isinstance(self.order, Mixture) else None
-
-    @property
-    def ignores_batch_size(self) -> bool:
-        return True
-
-    def epoch_order(self, epoch: int, bucket: int = 0) -> EpochOrder:
-        return self.order.at(epoch)
 
     @property
     def weights_now(self) -> tuple[tuple[float, ...], float] | None:

@@ -14,29 +14,21 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-from feedline.errors import (
-    CursorFormatError,
-    EmptyEpochError,
-    InvalidValueError,
-    check_integer,
-)
+from feedline.errors import CursorFormatError, EmptyEpochError, InvalidValueError, check_integer
 from feedline.plan.batches import Batch, Block, Place, every_nth
 from feedline.plan.cursor import Cursor, PastSegment, check_past
-from feedline.plan.fingerprint import fingerprint_of
-from feedline.plan.frozen import store, store_integers
+from feedline.plan.frozen import fingerprint_of, store, store_integers
+from feedline.plan.orders import EpochOrder, Indices
 
 if TYPE_CHECKING:
     from feedline.plan.buckets import Bucket
     from feedline.plan.chunking import Chunking
     from feedline.plan.mixture import Mixture
-    from feedline.plan.orders import EpochOrder
 
-Indices = NDArray[np.int64]
 ORDER_VERSION = 1
 _ENTRIES_AHEAD = 2**15
 
@@ -80,14 +72,6 @@ class Deal(Protocol):
         """Return every place at which `index` is consumed."""
 
 
-@runtime_checkable
-class PickingDeal(Protocol):
-    """A deal that can leave out batches between those that are wanted."""
-
-    def picked(self, rank: int, numbers: range) -> tuple[Indices, Indices]:
-        """Return the indices of batches `numbers`, end to end, and their bounds."""
-
-
 class Plan(ABC):
     """A pure description of what a run consumes; asking it never changes it.
 
@@ -113,6 +97,11 @@ class Plan(ABC):
     @abstractmethod
     def num_indices(self) -> int:
         """Indices lie in `[0, num_indices)`."""
+
+    @property
+    def is_selection(self) -> bool:
+        """Whether it names the samples that it has, so that it may leave some of the data out."""
+        return False
 
     @property
     def changes(self) -> tuple[Mapping[str, Any], ...]:
@@ -243,7 +232,10 @@ class Segment:
     history: tuple[PastSegment, ...] = ()
     num_done: int = 0
     deal: Deal = field(init=False, repr=False, compare=False)
+    #: The number of samples that the segment began with.
     num_left: int = field(init=False, repr=False, compare=False)
+    #: The number of batches of this segment, equal on every rank.
+    num_batches: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         store_integers(self, "epoch", "num_done", low=0)
@@ -255,13 +247,8 @@ class Segment:
             _check_count(past, deal)
             remaining = deal.after(past.num_batches)
         deal = remaining.deal(self.world_size, self.batch_size)
-        store(self, num_left=remaining.num_left, deal=deal)
-        _check_count(PastSegment(self.world_size, self.batch_size, self.num_done), self.deal)
-
-    @property
-    def num_batches(self) -> int:
-        """The number of batches of this segment, equal on every rank."""
-        return self.deal.num_batches
+        _check_count(PastSegment(self.world_size, self.batch_size, self.num_done), deal)
+        store(self, num_left=remaining.num_left, deal=deal, num_batches=deal.num_batches)
 
     @property
     def num_dropped(self) -> int:
@@ -294,8 +281,9 @@ class Segment:
         if not numbers:
             return np.empty(0, dtype=np.int64), np.zeros(1, dtype=np.int64)
         check_integer("numbers", numbers[-1], 0, self.num_batches - 1)
-        if isinstance(self.deal, PickingDeal):
-            return self.deal.picked(rank, numbers)
+        if hasattr(self.deal, "picked"):
+            found: tuple[Indices, Indices] = self.deal.picked(rank, numbers)
+            return found
         block = self.block(rank, numbers[0], numbers[-1] + 1)
         bounds, chosen = every_nth(block.bounds, numbers.step)
         return block.indices[chosen], bounds
@@ -347,22 +335,15 @@ class Segment:
 
     def cursor(self, num_batches: int) -> Cursor:
         """Return the cursor after `num_batches` batches of this segment."""
-        past = PastSegment(
-            self.world_size,
-            self.batch_size,
-            check_integer("num_batches", num_batches, 0, self.num_batches),
-        )
+        num_batches = check_integer("num_batches", num_batches, 0, self.num_batches)
+        past = PastSegment(self.world_size, self.batch_size, num_batches)
         return Cursor(
             fields=self.plan.fields,
             epoch=self.epoch,
-            history=_append(self.history, past),
+            # A segment without batches leaves no trace.
+            history=(*self.history, past) if num_batches else self.history,
             changes=self.plan.changes,
         )
-
-
-def _append(history: tuple[PastSegment, ...], past: PastSegment) -> tuple[PastSegment, ...]:
-    """Return the history with one more entry; a segment without batches leaves no trace."""
-    return (*history, past) if past.num_batches else history
 
 
 def _check_count(past: PastSegment, deal: Deal) -> None:

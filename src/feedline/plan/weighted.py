@@ -24,8 +24,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from feedline.errors import InvalidValueError, as_float, check_integer
 from feedline.lazy import lazy
-from feedline.plan.fingerprint import digest_array
-from feedline.plan.frozen import described, store
+from feedline.plan.frozen import described, digest_array, store
 from feedline.plan.orders import EpochOrder, Indices, Order
 from feedline.plan.permutation import Permutation
 from feedline.plan.seeds import Seed, check_seed, derive_key

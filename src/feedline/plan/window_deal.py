@@ -12,13 +12,13 @@ reads nearly its own piece; with unequal pieces a run reaches a little into its 
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 
 from feedline.plan.orders import EpochOrder, Indices
-from feedline.plan.strided import ShareDeal
+from feedline.plan.shares import Share, ShareDeal
 
 _NONE = np.empty(0, dtype=np.int64)
 
@@ -41,14 +41,9 @@ class WindowRest:
 
     order: WindowedOrder
     tail: str
-    starts: Indices
-    lengths: Indices
-    untouched: int
-
-    @classmethod
-    def whole(cls, order: WindowedOrder, tail: str) -> WindowRest:
-        """Return a whole epoch."""
-        return cls(order, tail, _NONE, _NONE, 0)
+    starts: Indices = field(default_factory=lambda: _NONE)
+    lengths: Indices = field(default_factory=lambda: _NONE)
+    untouched: int = 0
 
     @property
     def num_left(self) -> int:
@@ -62,7 +57,7 @@ class WindowDeal(ShareDeal):
     """What is left, dealt in rounds of one piece per rank."""
 
     def __init__(self, rest: WindowRest, world_size: int, batch_size: int) -> None:
-        super().__init__(rest, world_size, batch_size)
+        super().__init__(rest.order, Share(rest.num_left, world_size, batch_size, rest.tail))
         self._rest = rest
         self._head_edges = np.concatenate([[0], np.cumsum(rest.lengths)]).astype(np.int64)
         self._head_length = int(self._head_edges[-1])

@@ -16,12 +16,15 @@ import numpy as np
 from feedline.errors import InvalidValueError
 from feedline.plan.chunking import Chunking, Slots
 from feedline.plan.frozen import described, store, store_integers
-from feedline.plan.orders import EpochOrder, Indices, Order
+from feedline.plan.orders import Indices, Order
 from feedline.plan.permutation import MAX_SIZE, KeepLast, Permutation, permute_numbered
+from feedline.plan.samples import OrderPlan
 from feedline.plan.seeds import Seed, check_seed, derive_key
-from feedline.plan.segment import Plan, Remaining, Segment
-from feedline.plan.tails import check_tail
+from feedline.plan.segment import Remaining, Segment
+from feedline.plan.shares import check_tail
 from feedline.plan.window_deal import WindowedOrder, WindowRest
+
+_LONG_WINDOW = 512
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +71,7 @@ class WindowOrder(Order):
 
 
 @dataclass(frozen=True, kw_only=True)
-class WindowPlan(Plan):
+class WindowPlan(OrderPlan):
     """Chunk-aware batches: in a round every rank reads one window of its own.
 
     Args:
@@ -91,28 +94,18 @@ class WindowPlan(Plan):
     shuffle: bool = True
     tail: str = "drop"
     seed: Seed = 0
+    order: WindowOrder = field(init=False, repr=False, compare=False)
+    kind = "window plan"
 
     def __post_init__(self) -> None:
-        checked = self.order
-        store(self, preload=checked.preload, seed=checked.seed)
-        check_tail(self.tail)
-
-    @property
-    def order(self) -> WindowOrder:
-        """The order of samples that is dealt to the ranks."""
-        return WindowOrder(
+        order = WindowOrder(
             chunks=self.chunks, preload=self.preload, shuffle=self.shuffle, seed=self.seed
         )
-
-    @property
-    def num_indices(self) -> int:
-        return self.chunks.num_samples
+        store(self, preload=order.preload, seed=order.seed, order=order)
+        check_tail(self.tail)
 
     def begin(self, epoch: int) -> Remaining:
-        return WindowRest.whole(self.order.at(epoch), self.tail)
-
-    def describe(self) -> dict[str, Any]:
-        return {"kind": "window plan", "order": self.order.describe(), "tail": self.tail}
+        return WindowRest(self.order.at(epoch), self.tail)
 
     def reads(self, segment: Segment, rank: int, start: int, stop: int) -> Indices:
         """Return the chunks that `rank` reads for batches `[start, stop)`, by first use."""
@@ -120,16 +113,9 @@ class WindowPlan(Plan):
         distinct, first_use = np.unique(chunks, return_index=True)
         return distinct[np.argsort(first_use)]
 
-    @property
-    def ignores_batch_size(self) -> bool:
-        return True
-
-    def epoch_order(self, epoch: int, bucket: int = 0) -> WindowEpoch:
-        return self.order.at(epoch)
-
 
 @dataclass(frozen=True, kw_only=True)
-class RoundsPlan(Plan):
+class RoundsPlan(OrderPlan):
     """Any order that is made of windows, dealt as `WindowPlan` deals its own: in rounds.
 
     Examples:
@@ -142,6 +128,7 @@ class RoundsPlan(Plan):
 
     order: Order
     tail: str = "drop"
+    kind = "rounds"
 
     def __post_init__(self) -> None:
         if not isinstance(self.order, Order) or not hasattr(self.order.at(0), "window_starts"):
@@ -152,22 +139,8 @@ class RoundsPlan(Plan):
         chunks, preload = (getattr(self.order, name, None) for name in ("chunks", "preload"))
         store(self, chunks=chunks, preload=preload or 1)
 
-    @property
-    def num_indices(self) -> int:
-        return self.order.num_indices
-
     def begin(self, epoch: int) -> Remaining:
-        return WindowRest.whole(cast(WindowedOrder, self.order.at(epoch)), self.tail)
-
-    def describe(self) -> dict[str, Any]:
-        return {"kind": "rounds", "order": self.order.describe(), "tail": self.tail}
-
-    @property
-    def ignores_batch_size(self) -> bool:
-        return True
-
-    def epoch_order(self, epoch: int, bucket: int = 0) -> EpochOrder:
-        return self.order.at(epoch)
+        return WindowRest(cast(WindowedOrder, self.order.at(epoch)), self.tail)
 
 
 class WindowEpoch:
@@ -185,6 +158,10 @@ class WindowEpoch:
             permute = KeepLast if order.keep_last else Permutation
             self._permutation = permute(order.chunks.num_chunks, key)
         self._slots: Slots = order.chunks.slots(self._permutation)
+        # Runs of positions in one chunk each are worth a permutation of their own.
+        self._has_long_windows = (
+            order.preload == 1 and self.num_positions >= _LONG_WINDOW * self.num_windows
+        )
         if order.limit is not None:
             self.num_positions = order.limit
             self.num_windows = self.window_of(order.limit - 1) + 1
@@ -205,18 +182,12 @@ class WindowEpoch:
         if self._permutation is None or not len(positions):
             return positions
         first, last = int(positions[0]), int(positions[-1])
-        if self._preload == 1 and last - first == len(positions) - 1 and _ascends(positions):
+        if self._has_long_windows and last - first == len(positions) - 1 and _ascends(positions):
             return self._run_of_indices(first, last + 1)
         windows = self._slots.slots_of(positions) // self._preload
         starts = self.window_starts(windows)
         sizes = self.window_starts(windows + 1) - starts
-        places = positions - starts
-        if np.all(sizes == sizes[:1]):
-            places = permute_numbered(int(sizes[0]), self._key, windows, places)
-        else:
-            for size in np.unique(sizes).tolist():
-                chosen = np.flatnonzero(sizes == size)
-                places[chosen] = permute_numbered(size, self._key, windows[chosen], places[chosen])
+        places = permute_numbered(sizes, self._key, windows, positions - starts)
         places += starts
         slots = self._slots.slots_of(places)
         rows = places - self._slots.starts(slots)

@@ -3,21 +3,24 @@
 Every rank has a *stream*: the entries that it consumes one after another, cut into batches. Entry
 `t` of rank `r` stands for place `t * world_size + r`; places below `num_positions` are real, the
 others are padding. A `Share` answers everything that follows from that and from the tail policy; it
-does not know which position a place is (`strided.py` deals places in order, `window_deal.py` in
-runs).
+does not know which position a place is. A `ShareDeal` does: here positions are dealt one by one, so
+that what is consumed is a prefix of the order; `window_deal.py` deals them in runs.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any, Literal, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
 from feedline.errors import TailError, check_choice
-from feedline.plan.batches import Place
+from feedline.plan.batches import Block, Place, every_nth
 from feedline.plan.frozen import store_integers
+from feedline.plan.orders import EpochOrder, Indices
+from feedline.plan.segment import Remaining
 
 Tail = Literal["drop", "pad", "even", "exact", "pad_ranks", "pad_ranks_drop"]
 
@@ -29,7 +32,7 @@ def check_tail(tail: Any) -> str:
     return check_choice("tail", tail, TAILS)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Share:
     """The batches that `world_size` ranks make of `num_positions`.
 
@@ -130,7 +133,7 @@ class Share:
         first = start * self.batch_size
         return first, max(first, min(stop * self.batch_size, self.num_entries(rank)))
 
-    def bounds(self, rank: int, start: int, stop: int) -> NDArray[np.int64]:
+    def bounds(self, rank: int, start: int, stop: int) -> Indices:
         """Return where each of these batches begins and ends, counted from the first entry."""
         first, end = self.span(rank, start, stop)
         edges = np.arange(stop - start + 1, dtype=np.int64) * self.batch_size
@@ -142,12 +145,12 @@ class Share:
         real_end = self.num_whole + (rank < self.num_left_over)
         return min(max(real_end - first, 0), end - first)
 
-    def padding_places(self, rank: int, first: int, end: int) -> NDArray[np.int64]:
+    def padding_places(self, rank: int, first: int, end: int) -> Indices:
         """Return the places of entries `[first, end)` of `rank`, counted from the first padding."""
         offset = first * self.world_size + rank - self.num_positions
         return offset + np.arange(end - first, dtype=np.int64) * self.world_size
 
-    def padded_with(self, positions: NDArray[np.int64], num_positions: int) -> list[Place]:
+    def padded_with(self, positions: Indices, num_positions: int) -> list[Place]:
         """Return the padding that repeats one of `positions`.
 
         Padding goes through the order's `num_positions` positions again from the first one, so
@@ -169,3 +172,114 @@ class Share:
     def place(self, rank: int, entry: int, *, is_real: bool) -> Place:
         """Return the place of one entry of one rank."""
         return Place(entry // self.batch_size, rank, entry % self.batch_size, is_real)
+
+
+class ShareDeal(ABC):
+    """What is left of an order, dealt by a `Share`: each rank's real entries, then padding."""
+
+    def __init__(self, order: EpochOrder, share: Share) -> None:
+        self._order = order
+        self.share = share
+        self.num_batches = share.num_batches
+
+    @property
+    def num_dropped(self) -> int:
+        return self.share.num_dropped
+
+    @property
+    def num_padded(self) -> int:
+        return self.share.num_padded
+
+    @abstractmethod
+    def positions_of(self, rank: int, first: int, end: int) -> Indices:
+        """Return the positions of real entries `[first, end)` of `rank`."""
+
+    @abstractmethod
+    def entries_of(self, positions: Indices) -> tuple[Indices, Indices]:
+        """Return the rank and the entry that get each of these positions, if still to come."""
+
+    @abstractmethod
+    def after(self, num_batches: int) -> Remaining:
+        """Return what is left when every rank has consumed `num_batches`."""
+
+    def block(self, rank: int, start: int, stop: int) -> Block:
+        positions, num_real = self._positions(rank, start, stop)
+        is_real = None if num_real == len(positions) else np.arange(len(positions)) < num_real
+        return Block(
+            first=start,
+            indices=self._order.indices(positions),
+            bounds=self.share.bounds(rank, start, stop),
+            is_real=is_real,
+        )
+
+    def picked(self, rank: int, numbers: range) -> tuple[Indices, Indices]:
+        # Positions are cheap, so those between are computed too; indices are not.
+        start, stop = numbers[0], numbers[-1] + 1
+        positions, _ = self._positions(rank, start, stop)
+        bounds, chosen = every_nth(self.share.bounds(rank, start, stop), numbers.step)
+        return self._order.indices(positions[chosen]), bounds
+
+    def _positions(self, rank: int, start: int, stop: int) -> tuple[Indices, int]:
+        """Return the positions of batches `[start, stop)`, and how many of them are real."""
+        first, end = self.share.span(rank, start, stop)
+        num_real = self.share.num_real(rank, first, end)
+        positions = self.positions_of(rank, first, first + num_real)
+        if num_real < end - first:
+            padding = self.share.padding_places(rank, first + num_real, end)
+            positions = np.concatenate([positions, padding % self._order.num_positions])
+        return positions, num_real
+
+    def num_real(self, start: int, stop: int) -> int:
+        return self.share.num_real_of_all(start, stop)
+
+    def find(self, index: int) -> list[Place]:
+        positions = self._order.find(index)
+        if not len(positions):
+            return []
+        ranks, entries = self.entries_of(positions)
+        # Where ranks have unequally many entries, those that have fewer have no real ones beyond.
+        reached = entries < self.share.num_entries(0)
+        batches, slots = np.divmod(entries[reached], self.share.batch_size)
+        columns = (batches.tolist(), ranks[reached].tolist(), slots.tolist(), repeat(True))
+        padding = self.share.padded_with(positions, self._order.num_positions)
+        return [*map(Place, *columns), *padding]
+
+
+@dataclass(frozen=True)
+class PrefixRest:
+    """The positions from `start` on."""
+
+    order: EpochOrder
+    tail: str
+    start: int = 0
+
+    @property
+    def num_left(self) -> int:
+        return self.order.num_positions - self.start
+
+    def deal(self, world_size: int, batch_size: int) -> StridedDeal:
+        return StridedDeal(self, world_size, batch_size)
+
+
+class StridedDeal(ShareDeal):
+    """Positions dealt one by one: entry t of rank r is position `start + t * world_size + r`."""
+
+    def __init__(self, rest: PrefixRest, world_size: int, batch_size: int) -> None:
+        super().__init__(rest.order, Share(rest.num_left, world_size, batch_size, rest.tail))
+        self._rest = rest
+
+    def positions_of(self, rank: int, first: int, end: int) -> Indices:
+        positions = np.arange(end - first, dtype=np.int64)
+        positions *= self.share.world_size
+        if len(positions):
+            positions += self._rest.start + first * self.share.world_size + rank
+        return positions
+
+    def entries_of(self, positions: Indices) -> tuple[Indices, Indices]:
+        offsets = positions[positions >= self._rest.start] - self._rest.start
+        entries = offsets // self.share.world_size
+        return offsets - entries * self.share.world_size, entries
+
+    def after(self, num_batches: int) -> PrefixRest:
+        consumed = self.share.num_consumed(num_batches)
+        return PrefixRest(self._order, self._rest.tail, self._rest.start + consumed)
