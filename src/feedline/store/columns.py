@@ -25,6 +25,10 @@ _PLAIN = {
 }
 
 
+#: The types that values may have.
+TYPE_NAMES = (*_PLAIN, *_CARRIERS)
+
+
 @dataclass(frozen=True)
 class Column:
     """One value of every sample: its name, its type and its shape.
@@ -66,8 +70,7 @@ def dtype_named(name: str) -> np.dtype[Any]:
     """Return the little-endian numpy type that carries values of a named type, or raise."""
     found = _PLAIN.get(name) or _CARRIERS.get(name)
     if found is None:
-        known = ", ".join([*_PLAIN, *_CARRIERS])
-        raise InvalidValueError(f"dtype={name!r:.80} must be one of {known}")
+        raise InvalidValueError(f"dtype={name!r:.80} must be one of {', '.join(TYPE_NAMES)}")
     return found
 
 

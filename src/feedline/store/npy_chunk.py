@@ -76,15 +76,7 @@ def _refuse_walking(error: OSError) -> None:
 def _map_array(path: Path) -> NDArray[Any]:
     bytes_ = map_file(path)
     text, offset = _read_header(path, bytes_)
-    dtype, shape, is_fortran = _parse_header(path, text)
-    strides = None
-    if is_fortran:
-        strides = [dtype.itemsize] * len(shape)
-        for axis in range(1, len(shape)):
-            strides[axis] = strides[axis - 1] * shape[axis - 1]
-    array = view(
-        bytes_, path=path, what="data", dtype=dtype, shape=shape, offset=offset, strides=strides
-    )
+    array = view(bytes_, path=path, what="data", offset=offset, **_parse_header(path, text))
     if offset + array.nbytes != bytes_.size:
         raise DamagedDataError(
             f"{path}: has {bytes_.size} bytes but its header tells of {offset + array.nbytes}; "
@@ -112,7 +104,8 @@ def _read_header(path: Path, bytes_: NDArray[np.uint8]) -> tuple[str, int]:
     return bytes_[begin : begin + length].tobytes().decode("utf-8", "replace"), begin + length
 
 
-def _parse_header(path: Path, text: str) -> tuple[np.dtype[Any], tuple[int, ...], bool]:
+def _parse_header(path: Path, text: str) -> dict[str, Any]:
+    """Return the type, the shape and the order of the values, as `view` takes them."""
     try:
         # Plain types need no escapes, and Python warns about those it does not know.
         header = None if "\\" in text else ast.literal_eval(text.strip())
@@ -124,14 +117,10 @@ def _parse_header(path: Path, text: str) -> tuple[np.dtype[Any], tuple[int, ...]
             "damaged, write it again with numpy.save"
         )
     shape, is_fortran = header["shape"], header["fortran_order"]
-    if (
-        not isinstance(shape, tuple)
-        or not all(type(size) is int and 0 <= size < 2**62 for size in shape)
-        or type(is_fortran) is not bool
-    ):
+    if not isinstance(shape, tuple) or type(is_fortran) is not bool:
         raise DamagedDataError(
-            f"{path}: the header {text!r:.200} must have a shape of integers of at least 0 and a "
-            "fortran_order of True or False; it is damaged, write it again with numpy.save"
+            f"{path}: the header {text!r:.200} must have a tuple as shape and True or False as "
+            "fortran_order; it is damaged, write it again with numpy.save"
         )
     dtype = _dtype_of(path, header["descr"])
     if not shape:
@@ -139,7 +128,7 @@ def _parse_header(path: Path, text: str) -> tuple[np.dtype[Any], tuple[int, ...]
             f"{path}: has 0 axes and must have at least 1, which counts the samples; save an array "
             "of one sample with shape (1,)"
         )
-    return dtype, shape, is_fortran
+    return {"dtype": dtype, "shape": shape, "is_fortran": is_fortran}
 
 
 def _dtype_of(path: Path, descr: object) -> np.dtype[Any]:

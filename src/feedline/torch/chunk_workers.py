@@ -14,8 +14,8 @@ from torch.utils.data import DataLoader, Dataset
 
 from feedline.errors import InvalidValueError
 from feedline.feed.chunk_loader import LoadedRequest
-from feedline.store.csr_store import csr_of_views
 from feedline.store.matrix import MatrixStore, rows_of_request
+from feedline.store.zarr_store import csr_of_views
 from feedline.torch.shield import Shielded, born_shielded
 
 Request = Mapping[str, Any]
