@@ -28,8 +28,8 @@ class OpenChunk:
     """The arrays of one chunk.
 
     Arrays may be views of a mapped file, with any strides and alignment, and are never written to.
-    `type_names` names the types that numpy lacks. `num_bytes_held` counts ordinary memory: it is 0
-    for a mapped file. `num_files` counts the files that stay open.
+    `type_names` names at least the types that numpy lacks. `num_bytes_held` counts ordinary memory:
+    it is 0 for a mapped file. `num_files` counts the files that stay open.
     """
 
     path: Path

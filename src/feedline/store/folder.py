@@ -147,19 +147,19 @@ class FolderStore:
         ]
         if len(digests) <= _MAX_PARTS:
             return digests
-        return [_digest(digests[slice(*self._files_in(part))]) for part in range(_MAX_PARTS)]
+        parts = map(self._files_in, range(_MAX_PARTS))
+        return [_digest(digests[files.start : files.stop]) for files in parts]
 
     def describe_part(self, number: int) -> str:
         """Return the file, or the first and the last one, of a part."""
-        first, end = number, number + 1
-        if len(self.manifest) > _MAX_PARTS:
-            first, end = self._files_in(number)
-        names = [str(self.folder / self.manifest.file(i).path) for i in (first, end - 1)]
-        return names[0] if end == first + 1 else f"a file from {names[0]} to {names[1]}"
+        files = self._files_in(number)
+        names = [str(self.folder / self.manifest.file(i).path) for i in (files[0], files[-1])]
+        return names[0] if len(files) == 1 else f"a file from {names[0]} to {names[1]}"
 
-    def _files_in(self, part: int) -> tuple[int, int]:
+    def _files_in(self, part: int) -> range:
         num_files = len(self.manifest)
-        return num_files * part // _MAX_PARTS, num_files * (part + 1) // _MAX_PARTS
+        num_parts = min(num_files, _MAX_PARTS)
+        return range(num_files * part // num_parts, num_files * (part + 1) // num_parts)
 
     @lazy
     def _layout(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from feedline.errors import DamagedDataError, StoreError, UnsafeDataError
 from feedline.store.chunk import OpenChunk
+from feedline.store.columns import TYPE_NAMES, dtype_named
 from feedline.store.mapped import map_file, view
 from feedline.store.paths import file_in
 
@@ -23,12 +24,10 @@ _LENGTH_BYTES = {1: 2, 2: 4, 3: 4}
 _MAX_HEADER = 10_000
 # Only these: `np.dtype` would build whatever a file asks for, with objects in it.
 _DTYPES = {
-    order + kind + str(size): np.dtype(f"<{kind}{size}")
-    for kind, sizes in {"b": [1], "i": [1, 2, 4, 8], "u": [1, 2, 4, 8], "f": [2, 4, 8]}.items()
-    for size in sizes
-    for order in ("<", "|")
-    if order == "<" or size == 1
-} | {"<c8": np.dtype("<c8"), "<c16": np.dtype("<c16")}
+    code: dtype
+    for dtype in map(dtype_named, TYPE_NAMES)
+    for code in (dtype.str, f"<{dtype.str[1:]}")
+}
 
 
 def open_npy(path: Path) -> OpenChunk:

@@ -57,7 +57,7 @@ def open_zarr(path: Path) -> Any:
     zarr = _import_zarr()
     if not path.exists():
         raise MissingDataError(f"{path}: there is no such folder")
-    with damage_in(path, "is no zarr group or array"), plain_codecs():
+    with damage_in(path, "is not a zarr group or array"), plain_codecs():
         return zarr.open(path, mode="r")
 
 
@@ -89,13 +89,11 @@ def damage_in(where: object, what: str = "cannot be read") -> Iterator[None]:
         yield
     except FeedlineError:
         raise
-    except Exception as error:
-        raise DamagedDataError(f"{where}: {what} ({error!r:.200})") from error
     except BaseException as error:
-        # A codec that is written in Rust may panic, which is no Exception.
-        if type(error).__name__ != "PanicException":
+        # A codec that is written in Rust may panic, which is not an Exception.
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
-        raise DamagedDataError(f"{where}: {what} ({error!r:.200})") from None
+        raise DamagedDataError(f"{where}: {what} ({error!r:.200})") from error
 
 
 class ZarrArray:

@@ -215,40 +215,38 @@ class CsrStore(_StackedMatrix):
         return CsrRows((data, indices), starts, ends, self.shape[1], self._taken)
 
 
+@dataclass(frozen=True, eq=False)
 class CsrRows:
     """Sparse rows in memory: values and columns, and where each row lies among them."""
 
-    def __init__(
-        self,
-        source: tuple[NDArray[Any], NDArray[Any]],
-        starts: Indices,
-        ends: Indices,
-        num_columns: int,
-        memory: tuple[GrowingPool, GrowingPool],
-    ) -> None:
-        self.num_rows = len(starts)
-        self._source = source
-        self._starts, self._ends = starts, ends
-        self._num_columns = num_columns
-        self._memory = memory
+    source: tuple[NDArray[Any], NDArray[Any]]
+    starts: Indices
+    ends: Indices
+    num_columns: int
+    memory: tuple[GrowingPool, GrowingPool]
+
+    @property
+    def num_rows(self) -> int:
+        """The number of rows."""
+        return len(self.starts)
 
     def take(self, places: Indices) -> Any:
         """Return the rows at these places as a scipy CSR matrix."""
-        starts, ends = self._starts[places], self._ends[places]
+        starts, ends = self.starts[places], self.ends[places]
         num_values = int((ends - starts).sum())
         # 32 bits wherever they are enough, as scipy does it.
-        is_small = max(num_values, self._num_columns) <= np.iinfo(np.int32).max
+        is_small = max(num_values, self.num_columns) <= np.iinfo(np.int32).max
         index_type = np.dtype(np.int32 if is_small else np.int64)
-        value_type, stored_type = (array.dtype for array in self._source)
-        data = self._memory[0].array((num_values,), value_type)
-        indices = self._memory[1].array((num_values,), index_type)
+        value_type, stored_type = (array.dtype for array in self.source)
+        data = self.memory[0].array((num_values,), value_type)
+        indices = self.memory[1].array((num_values,), index_type)
         columns = indices if stored_type == index_type else np.empty(num_values, stored_type)
-        copy_runs(starts, ends, self._source, (data, columns))
+        copy_runs(starts, ends, self.source, (data, columns))
         if columns is not indices:
             indices[:] = columns
         indptr = np.zeros(len(places) + 1, index_type)
         np.cumsum(ends - starts, out=indptr[1:])
-        return csr_of_views(data, indices, indptr, self._num_columns)
+        return csr_of_views(data, indices, indptr, self.num_columns)
 
 
 def csr_of_views(
