@@ -175,7 +175,7 @@ def check_positive(name: str, value: Any, *, remedy: str = "") -> float:
 
 
 def as_float(value: Any) -> float:
-    """Return a number as a float, infinite if it is too large; text is no number."""
+    """Return a number as a float, infinite if it is too large; text is not a number."""
     if isinstance(value, str | bytes):
         raise TypeError(f"{value!r:.80} is text")
     try:

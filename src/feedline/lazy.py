@@ -1,7 +1,7 @@
 """Values that are computed, and names that are imported, when they are first asked for.
 
 Python 3.11 guards its `cached_property` by a lock for each class. A process that is forked while
-another thread holds the lock would wait for ever, and loaders fork while readers are at work. Here
+another thread holds the lock would wait forever, and loaders fork while readers are at work. Here
 two threads may compute a value twice instead; it is the same value.
 """
 

@@ -7,17 +7,16 @@ import os
 import click
 from click.shell_completion import get_completion_class
 
-from feedline.cli.printing import print_json
+from feedline.cli.printing import Outcome, command
 from feedline.errors import InvalidValueError
 
 _SHELLS = ("bash", "zsh", "fish")
 
 
-@click.command()
+@command
 @click.argument("shell", type=click.Choice(_SHELLS), required=False)
-@click.option("--json", "as_json", is_flag=True, help="Print the script as JSON.")
 @click.pass_context
-def completion(context: click.Context, shell: str | None, as_json: bool) -> None:
+def completion(context: click.Context, shell: str | None) -> Outcome:
     """Print the script that lets a shell complete commands, options and files.
 
     SHELL is bash (4.4 or newer), zsh or fish; by default the one in $SHELL. Put the line of your
@@ -43,7 +42,4 @@ def completion(context: click.Context, shell: str | None, as_json: bool) -> None
     group = context.find_root().command
     # By its template: source() would run bash to look at its version.
     script = made.source_template % made(group, {}, "feedline", "_FEEDLINE_COMPLETE").source_vars()
-    if as_json:
-        print_json({"shell": shell, "script": script})
-    else:
-        click.echo(script)
+    return Outcome({"shell": shell, "script": script}, lambda: click.echo(script))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -16,27 +16,8 @@ if TYPE_CHECKING:
 
 _MOST_RANKS = 2**31
 
-config_argument = click.argument("config", type=click.Path(path_type=Path))
-json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-_ranks = click.option("--ranks", type=int, metavar="N", help="Ranks, if others than the config's.")
-_batch_size = click.option("--batch-size", type=int, metavar="B", help="Batch size, if another.")
-_resize = click.option(
-    "--resize",
-    metavar="N,N,...",
-    help="Cut the epoch into equal parts, and resume on these numbers of ranks.",
-)
 
-
-def size_options(*, resize: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return a decorator that adds --ranks and --batch-size, and --resize if it is wanted."""
-
-    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
-        return _ranks(_batch_size(_resize(command) if resize else command))
-
-    return decorate
-
-
-def parse_sizes(text: str | None) -> list[int] | None:
+def _parse_sizes(_: click.Context, __: click.Parameter, text: str | None) -> list[int] | None:
     """Return the numbers of ranks in the value of --resize."""
     if text is None:
         return None
@@ -50,6 +31,28 @@ def parse_sizes(text: str | None) -> list[int] | None:
             "such as 512,480,64"
         )
     return sizes
+
+
+PATH = click.Path(path_type=Path)
+config_argument = click.argument("config", type=PATH)
+ranks_option = click.option(
+    "--ranks", type=int, metavar="N", help="Ranks, if others than the config's."
+)
+batch_size_option = click.option(
+    "--batch-size", type=int, metavar="B", help="Batch size, if another."
+)
+resize_option = click.option(
+    "--resize",
+    metavar="N,N,...",
+    callback=_parse_sizes,
+    help="Cut the epoch into equal parts, and resume on these numbers of ranks.",
+)
+epoch_option = click.option(
+    "--epoch", type=int, default=0, metavar="E", show_default=True, help="The epoch."
+)
+samples_option = click.option(
+    "--samples", type=int, metavar="N", help="Samples of the data, if no log says it."
+)
 
 
 @contextmanager

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from feedline.cli.audit import is_good
-from feedline.cli.audit_table import describe, print_result
+from feedline.cli.audit import describe, is_good, print_result
 from feedline.cli.printing import make_console
 from feedline.errors import InvalidValueError
 
@@ -81,7 +80,7 @@ def demo(
         more = {"seconds": round(seconds, 1), "report": str(target)}
         click.echo(json.dumps({**describe(result), **more}))
     else:
-        print_result(console, result)
+        print_result(result)
         text = f"The demo took {seconds:.0f} seconds. Open its report: {target}"
         console.print(text, markup=False, soft_wrap=True)
     if not is_good(result, complete=True):

@@ -12,6 +12,7 @@ from feedline.store import FolderStore, pack
 
 #: The number of samples of each source.
 SOURCES = {"web": 3200, "books": 1600}
+GLOBAL_BATCH_SIZE, LOCAL_BATCH_SIZE = 48, 8
 
 _NUM_FEATURES = 16
 

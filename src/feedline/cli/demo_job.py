@@ -20,13 +20,12 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from feedline.cli.demo_data import SOURCES, PackedSource
+from feedline.cli.demo_data import GLOBAL_BATCH_SIZE, LOCAL_BATCH_SIZE, SOURCES, PackedSource
 from feedline.errors import DesyncError
 from feedline.feed import Delivered, LoaderWrapper
 from feedline.runs import ConsumptionLog, LoggedLoader
 from feedline.torch import DataLoader, MixtureDataset, MixtureSampler, StepScheduler
 
-GLOBAL_BATCH_SIZE, LOCAL_BATCH_SIZE = 48, 8
 CKPT_EVERY_STEPS = 10
 _SECONDS_PER_STEP, _SECONDS_PER_SLOW_STEP = 0.02, 1.0
 
@@ -64,20 +63,10 @@ class Training:
         loader: Any = DataLoader(data, LOCAL_BATCH_SIZE, sampler=sampler, num_workers=1)
         if drop_one and self.rank == size - 1:
             loader = DropsOne(loader)
-        info = {
-            "sources": SOURCES,
-            "weights": SOURCES,
-            "tail": "drop",
-            "batch_size": LOCAL_BATCH_SIZE,
-            "entry_size": 1,
-        }
-        self.log = ConsumptionLog(
-            folder / "logs" / run / f"rank{self.rank}.log",
-            rank=self.rank,
-            world_size=size,
-            run=run,
-            info=info,
-        )
+        info = {"sources": SOURCES, "weights": SOURCES, "tail": "drop", "entry_size": 1}
+        info["batch_size"] = LOCAL_BATCH_SIZE
+        path = folder / "logs" / run / f"rank{self.rank}.log"
+        self.log = ConsumptionLog(path, rank=self.rank, world_size=size, run=run, info=info)
         self.loader = LoggedLoader(loader, self.log)
         self.clock = StepScheduler(
             GLOBAL_BATCH_SIZE,
@@ -89,7 +78,7 @@ class Training:
         )
 
     def load(self) -> None:
-        """Go on from the checkpoint, if there is one."""
+        """Resume from the checkpoint, if there is one."""
         if not self.checkpoint.exists():
             self.log.event("start", pid=os.getpid())
             return
@@ -118,18 +107,13 @@ class Training:
             loss.backward()  # type: ignore[no-untyped-call]
             total += float(loss.detach())
         # The samples say themselves which they are. If they are not those in the log, it lies.
-        if batches[-1][0].tolist() != _latest_ids(self.loader):
+        record = self.loader.delivered
+        assert record is not None
+        assert record.ids is not None
+        if batches[-1][0].tolist() != record.ids.tolist():
             raise DesyncError(f"rank {self.rank} got other samples than its log says")
         self.optimizer.step()
         self.clock.record_loss(total)
-
-
-def _latest_ids(loader: LoggedLoader) -> list[int]:
-    record = loader.delivered
-    assert record is not None
-    assert record.ids is not None
-    ids: list[int] = record.ids.tolist()
-    return ids
 
 
 def main(job: dict[str, Any]) -> None:

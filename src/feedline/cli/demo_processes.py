@@ -99,16 +99,11 @@ def launched(
 
 def _descendants(pid: int) -> list[int]:
     """Return the processes that a process started, and those that these started."""
-    children: dict[int, list[int]] = {}
-    for child, parent in _parents():
-        children.setdefault(parent, []).append(child)
-    found: list[int] = []
-    waiting = [pid]
-    while waiting:
-        started = children.get(waiting.pop(), [])
-        found += started
-        waiting += started
-    return found
+    listed = _parents()
+    found: set[int] = set()
+    while more := {child for child, parent in listed if parent in {pid, *found}} - found:
+        found |= more
+    return sorted(found)
 
 
 def _parents() -> list[tuple[int, int]]:

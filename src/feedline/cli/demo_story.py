@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from feedline.cli.demo_data import SOURCES, pack_sources
+from feedline.cli.demo_data import GLOBAL_BATCH_SIZE, SOURCES, pack_sources
 from feedline.cli.demo_processes import Job, launched
 from feedline.errors import FeedlineError, MissingDataError
 from feedline.runs import LoggedBatch, LoggedEvent, read_log
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
 
-# The sizes are those of `demo_job`, which cannot be imported without torch.
-_GLOBAL_BATCH_SIZE = 48
 _TERM_STEP, _KILL_STEP, _STEPS_AFTER_CHECKPOINT = 30, 60, 3
 
 
@@ -31,8 +29,6 @@ class _Seen:
     """What the log of a rank says by now."""
 
     step: int = -1
-    checkpoint: int = 0
-    loss: float = float("nan")
     events: tuple[LoggedEvent, ...] = ()
 
     def field(self, event: str, name: str) -> Any:
@@ -40,7 +36,13 @@ class _Seen:
         found = [entry.fields.get(name) for entry in self.events if entry.name == event]
         return found[-1] if found else None
 
+    @property
+    def checkpoint(self) -> int:
+        """The step of the latest checkpoint; 0 if there is none."""
+        return self.field("checkpoint", "step") or 0
 
+
+@dataclass
 class Story:
     """Runs the demo in a folder, and prints what happens.
 
@@ -51,25 +53,24 @@ class Story:
         drop_one: Whether a process leaves out a sample, for the audit to find.
     """
 
-    def __init__(
-        self, folder: Path, console: Console, progress: Progress, *, drop_one: bool = False
-    ) -> None:
-        self._folder = folder
-        self._console = console
-        self._progress = progress
-        self._drop_one = drop_one
-        num_steps = -(-sum(SOURCES.values()) // _GLOBAL_BATCH_SIZE)
-        self._task = progress.add_task("training", total=num_steps, note="")
+    folder: Path
+    console: Console
+    progress: Progress
+    drop_one: bool = False
+
+    def __post_init__(self) -> None:
+        num_steps = -(-sum(SOURCES.values()) // GLOBAL_BATCH_SIZE)
+        self._task = self.progress.add_task("training", total=num_steps, note="")
 
     def tell(self) -> AuditResult:
         """Run it all, and return what the audit found."""
-        pack_sources(self._folder)
+        pack_sources(self.folder)
         sizes = " and ".join(f"{size:,} of {name!r}" for name, size in SOURCES.items())
         self._say("packed", f"{sizes}, one epoch of {sum(SOURCES.values()):,} samples")
         self._stop_on_two()
         self._kill_on_three()
         self._finish_on_one()
-        return audit_logs([self._folder / "logs"])
+        return audit_logs([self.folder / "logs"])
 
     def _stop_on_two(self) -> None:
         with self._launched("run 1", 2, slow_step=_TERM_STEP + 20) as job:
@@ -98,15 +99,15 @@ class Story:
     @contextmanager
     def _launched(self, name: str, num_processes: int, *, slow_step: int) -> Iterator[Job]:
         argument = {
-            "folder": str(self._folder),
+            "folder": str(self.folder),
             "run": name,
             "slow_step": slow_step,
             # In the run that is killed, long before: what it did then counts.
-            "drop_one": self._drop_one and num_processes == 3,
+            "drop_one": self.drop_one and num_processes == 3,
         }
         processes = f"{num_processes} process" + ("es" if num_processes > 1 else "")
         self._say(name, f"starts on {processes} under torchrun")
-        output = self._folder / f"{name.replace(' ', '')}.out"
+        output = self.folder / f"{name.replace(' ', '')}.out"
         module = "feedline.cli.demo_job"
         with launched(name, module, argument, num_processes=num_processes, output=output) as job:
             job.wait_for(lambda: self._seen(job, num_processes - 1).step >= 0)
@@ -118,20 +119,18 @@ class Story:
     def _look(self, job: Job) -> _Seen:
         """Return what rank 0 has logged, and show it."""
         seen = self._seen(job, 0)
-        note = f"loss {seen.loss:.3f}" if seen.checkpoint else ""
-        self._progress.update(self._task, completed=seen.step + 1, note=note)
+        note = f"loss {seen.field('checkpoint', 'loss'):.3f}" if seen.checkpoint else ""
+        self.progress.update(self._task, completed=seen.step + 1, note=note)
         return seen
 
     def _seen(self, job: Job, rank: int) -> _Seen:
         try:
-            entries = read_log(self._folder / "logs" / job.name / f"rank{rank}.log").entries
+            entries = read_log(self.folder / "logs" / job.name / f"rank{rank}.log").entries
         except MissingDataError:
             return _Seen()
         steps = [entry.step for entry in entries if isinstance(entry, LoggedBatch)]
         events = tuple(entry for entry in entries if isinstance(entry, LoggedEvent))
-        saved = [event.fields for event in events if event.name == "checkpoint"]
-        last: Any = saved[-1] if saved else {"step": 0, "loss": float("nan")}
-        return _Seen(max(steps, default=-1), last["step"], last["loss"], events)
+        return _Seen(max(steps, default=-1), events)
 
     def _finish(self, job: Job, num_ranks: int) -> None:
         """Wait for the end of a run, and tell how it ended."""
@@ -148,4 +147,4 @@ class Story:
             self._say(job.name, f"{who} stopped after step {step}, with a checkpoint: {reason}")
 
     def _say(self, who: str, what: str) -> None:
-        self._console.print(f"[bold]{who:>8}[/]  {what}")
+        self.console.print(f"[bold]{who:>8}[/]  {what}")

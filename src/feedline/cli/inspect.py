@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import sys
 from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
@@ -11,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from feedline.cli.configs import json_option, load_config
-from feedline.cli.printing import format_time, one_line, print_json, print_table
+from feedline.cli.configs import PATH, load_config
+from feedline.cli.printing import Outcome, command, format_time, one_line, print_table
 from feedline.errors import InvalidValueError
 
 if TYPE_CHECKING:
@@ -21,16 +19,15 @@ if TYPE_CHECKING:
 _MOST_ROWS = 40
 
 
-@click.command()
-@click.argument("path", type=click.Path(path_type=Path), metavar="FILE")
+@command
+@click.argument("path", type=PATH, metavar="FILE")
 @click.option(
     "--against",
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="CONFIG",
     help="A run config: say whether the run could resume from the checkpoint.",
 )
-@json_option
-def inspect(path: Path, against: Path | None, as_json: bool) -> None:
+def inspect(path: Path, against: Path | None) -> Outcome:
     """Show what a checkpoint, a log, a packed folder or a zarr matrix holds.
 
     FILE is JSON with a cursor, the state of a loader or of a StepScheduler; a .pt file with one
@@ -56,18 +53,17 @@ def inspect(path: Path, against: Path | None, as_json: bool) -> None:
                 "or compare logs by feedline audit --config"
             )
         fit = compare(found.cursor, load_config(against))
-    if as_json:
-        described: dict[str, Any] = {"path": str(path), "kind": found.kind, **found.facts}
-        if fit is not None:
-            described["fit"] = dataclasses.asdict(fit)
-        print_json(described)
-    else:
+
+    def show() -> None:
         click.echo(f"{path}: {found.kind}")
         _print_facts(found.facts, indent=2)
         if fit is not None:
             _print_fit(fit, against)
-    if fit is not None and not fit.is_fit:
-        sys.exit(1)
+
+    described = {"path": path, "kind": found.kind, **found.facts}
+    if fit is not None:
+        described["fit"] = fit
+    return Outcome(described, show, fit is None or fit.is_fit)
 
 
 def _print_facts(facts: Mapping[str, Any], indent: int) -> None:

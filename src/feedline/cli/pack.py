@@ -12,16 +12,12 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from feedline.cli.printing import print_json
+from feedline.cli.configs import PATH
+from feedline.cli.printing import Outcome, command
 from feedline.errors import FeedlineError, InvalidValueError
 
 if TYPE_CHECKING:
     from feedline.packing import AnnDataPackResult, PackResult
-
-    # Generic in the stubs of new releases, and not in old ones when run.
-    _Param = click.ParamType[Any]
-else:
-    _Param = click.ParamType
 
 # Those of feedline.packing, which would import numpy for a help text.
 _FORMATS = ("safetensors", "npy", "pt", "parquet")
@@ -37,45 +33,31 @@ _UNITS |= {f"{letter}ib": 2 ** (10 * (n + 1)) for n, letter in enumerate("kmgt")
 _UNITS |= {f"{letter}b": 10 ** (3 * (n + 1)) for n, letter in enumerate("kmgt")}
 
 
-class _Size(_Param):
-    """A number of bytes, such as 64MiB."""
-
-    name = "size"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Return the number of bytes."""
-        if isinstance(value, int):
-            return value
-        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", value)
-        if match is None or match[2].lower() not in _UNITS:
-            self.fail(f"{value!r} must be a number of bytes, such as 64MiB or 1.5GiB", param, ctx)
-        return int(float(match[1]) * _UNITS[match[2].lower()])
+def _size(text: str) -> int:
+    """Return a number of bytes, such as 64MiB."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
+    if match is None or match[2].lower() not in _UNITS:
+        raise click.BadParameter(f"{text!r} must be a number of bytes, such as 64MiB or 1.5GiB")
+    return int(float(match[1]) * _UNITS[match[2].lower()])
 
 
-class _Split(_Param):
-    """A share, or shares by name."""
-
-    name = "split"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float | dict[str, float]:
-        """Return the share, or shares by name."""
-        try:
-            if "=" not in value:
-                return float(value)
-            pairs = [part.split("=") for part in value.split(",")]
-            shares = {name.strip(): float(share) for name, share in pairs}
-        except ValueError:
-            shares = {}
-        if not shares or len(shares) != len(pairs):
-            self.fail(f"{value!r} must be like 0.1 or train=0.9,validation=0.1", param, ctx)
-        return shares
+def _split(text: str) -> float | dict[str, float]:
+    """Return a share, or shares by name."""
+    try:
+        if "=" not in text:
+            return float(text)
+        pairs = [part.split("=") for part in text.split(",")]
+        shares = {name.strip(): float(share) for name, share in pairs}
+    except ValueError:
+        shares = {}
+    if not shares or len(shares) != len(pairs):
+        raise click.BadParameter(f"{text!r} must be like 0.1 or train=0.9,validation=0.1")
+    return shares
 
 
-@click.command()
+@command
 @click.argument("sources", nargs=-1, required=True, type=click.Path(), metavar="SOURCE...")
-@click.argument("folder", type=click.Path(path_type=Path))
+@click.argument("folder", type=PATH)
 @click.option(
     "--format",
     type=click.Choice(_FORMATS),
@@ -92,7 +74,12 @@ class _Split(_Param):
     "by default all are taken.",
 )
 @click.option("--chunk-samples", type=int, metavar="N", help="Samples in a chunk.")
-@click.option("--chunk-bytes", type=_Size(), help="Bytes in a chunk, such as 64MiB (the default).")
+@click.option(
+    "--chunk-bytes",
+    type=_size,
+    metavar="SIZE",
+    help="Bytes in a chunk, such as 64MiB (the default).",
+)
 @click.option(
     "--shuffle/--no-shuffle",
     default=None,
@@ -101,7 +88,7 @@ class _Split(_Param):
 @click.option("--seed", default="0", metavar="SEED", help="Seed of the shuffle and the split.")
 @click.option(
     "--split",
-    type=_Split(),
+    type=_split,
     metavar="SHARES",
     help="Validation share such as 0.1, or train=0.9,validation=0.1.",
 )
@@ -111,7 +98,8 @@ class _Split(_Param):
 @click.option(
     "--memory",
     "memory_budget",
-    type=_Size(),
+    type=_size,
+    metavar="SIZE",
     default="512MiB",
     show_default=True,
     help="Memory to use.",
@@ -123,7 +111,6 @@ class _Split(_Param):
 @click.option("--no-source-row", is_flag=True, help="AnnData: leave out feedline_source_row.")
 @click.option("--no-resume", is_flag=True, help="Start over instead of going on.")
 @click.option("--overwrite", is_flag=True, help="Replace a folder that is there, at the end.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.option("--quiet", is_flag=True, help="Show no progress, and print nothing.")
 @click.pass_context
 def pack(
@@ -133,10 +120,9 @@ def pack(
     folder: Path,
     shuffle: bool | None,
     seed: str,
-    as_json: bool,
     quiet: bool,
     **options: Any,
-) -> None:
+) -> Outcome:
     """Write files as a FOLDER of chunks.
 
     SOURCE is a parquet, CSV, JSONL or .npy file, or a folder of them. FOLDER appears when all is
@@ -163,10 +149,11 @@ def pack(
         rest = "nothing was written" if is_for_anndata else "the same command goes on from here"
         click.echo(f"Interrupted; {rest}.", err=True)
         sys.exit(130)
-    if as_json:
-        print_json(_describe(result))
-    elif not quiet:
-        (_print_anndata if is_for_anndata else _print)(result)
+    described = dataclasses.asdict(result)
+    if not is_for_anndata:
+        described["columns"] = [column.describe() for column in result.columns]
+    lines = _anndata_lines(result) if is_for_anndata else _table_lines(result)
+    return Outcome(described, lambda: None if quiet else click.echo("\n".join(lines)))
 
 
 def _are_anndata(sources: tuple[str, ...]) -> bool:
@@ -230,31 +217,23 @@ def _parse_columns(columns: tuple[str, ...]) -> dict[str, str] | None:
     return dict(pairs)
 
 
-def _describe(result: PackResult | AnnDataPackResult) -> dict[str, Any]:
-    described = {**dataclasses.asdict(result), "folder": str(result.folder)}
-    if columns := getattr(result, "columns", None):
-        described["columns"] = [column.describe() for column in columns]
-    return described
-
-
-def _print(result: PackResult) -> None:
-    click.echo(
+def _table_lines(result: PackResult) -> list[str]:
+    lines = [
         f"{result.folder}: {result.num_samples:,} samples in {result.num_chunks:,} chunks, "
-        f"{result.num_bytes:,} bytes"
-    )
-    for name, count in result.splits.items():
-        click.echo(f"  {name}: {count:,} samples")
-    for column in result.columns:
-        click.echo(f"  {column.name}: {column}")
+        f"{result.num_bytes:,} bytes",
+        *(f"  {name}: {count:,} samples" for name, count in result.splits.items()),
+        *(f"  {column.name}: {column}" for column in result.columns),
+    ]
     if result.num_resumed_chunks:
-        click.echo(f"  {result.num_resumed_chunks:,} chunks were finished before")
+        lines.append(f"  {result.num_resumed_chunks:,} chunks were finished before")
+    return lines
 
 
-def _print_anndata(result: AnnDataPackResult) -> None:
+def _anndata_lines(result: AnnDataPackResult) -> list[str]:
     kind = "sparse" if result.is_sparse else "dense"
-    click.echo(
+    return [
         f"{result.folder}: {result.num_rows:,} rows and {result.num_columns:,} columns, "
-        f"{result.num_bytes:,} bytes"
-    )
-    click.echo(f"  X: {kind} {result.dtype}, {result.num_values:,} values")
-    click.echo(f"  obs: {', '.join(result.obs) or 'no columns'}")
+        f"{result.num_bytes:,} bytes",
+        f"  X: {kind} {result.dtype}, {result.num_values:,} values",
+        f"  obs: {', '.join(result.obs) or 'no columns'}",
+    ]

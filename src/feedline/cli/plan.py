@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from feedline.cli.configs import (
-    config_argument,
-    json_option,
-    load_config,
-    parse_sizes,
-    size_options,
-)
-from feedline.cli.printing import format_bytes, print_json, print_table
+from feedline.cli import configs
+from feedline.cli.printing import Outcome, command, format_bytes, print_table
 
 if TYPE_CHECKING:
     from feedline.runs.dry_run import DryRun
@@ -23,19 +17,15 @@ if TYPE_CHECKING:
     from feedline.runs.plan_report import ChunkReads, PlanReport
 
 
-@click.command()
-@config_argument
-@size_options(resize=True)
-@click.option("--epoch", type=int, default=0, metavar="E", show_default=True, help="The epoch.")
-@json_option
+@command
+@configs.config_argument
+@configs.ranks_option
+@configs.batch_size_option
+@configs.resize_option
+@configs.epoch_option
 def plan(
-    config: Path,
-    ranks: int | None,
-    batch_size: int | None,
-    epoch: int,
-    resize: str | None,
-    as_json: bool,
-) -> None:
+    config: Path, ranks: int | None, batch_size: int | None, resize: list[int] | None, epoch: int
+) -> Outcome:
     """Show what a run will consume: batches, steps, tails, reads and bytes.
 
     CONFIG is a run config in YAML. No data is read, and nothing depends on its size. With --resize
@@ -50,22 +40,16 @@ def plan(
     from feedline.runs.dry_run import dry_run
     from feedline.runs.plan_report import report_plan
 
-    sizes = parse_sizes(resize)
-    run = load_config(config).resized(ranks=ranks, batch_size=batch_size)
+    run = configs.load_config(config).resized(ranks=ranks, batch_size=batch_size)
     report = report_plan(run, epoch)
-    resized = None if sizes is None else dry_run(run, sizes, epoch)
-    if as_json:
-        described: dict[str, Any] = {"config": str(config), **dataclasses.asdict(report)}
-        if resized is not None:
-            described["dry_run"] = dataclasses.asdict(resized)
-        print_json(described)
-        return
-    _print(report)
+    resized = None if resize is None else dry_run(run, resize, epoch)
+    described = {"config": config, **dataclasses.asdict(report)}
     if resized is not None:
-        _print_resized(resized)
+        described["dry_run"] = resized
+    return Outcome(described, lambda: _print(report, resized))
 
 
-def _print(report: PlanReport) -> None:
+def _print(report: PlanReport, resized: DryRun | None) -> None:
     from feedline.runs.words import several
 
     last = ""
@@ -101,6 +85,8 @@ def _print(report: PlanReport) -> None:
         columns = ("bucket", "samples", "batch size", "batches", "dropped", "padded")
         print_table("Buckets", columns, [dataclasses.astuple(line) for line in report.buckets])
     _print_naive(report.naive)
+    if resized is not None:
+        _print_resized(resized)
 
 
 def _print_resized(run: DryRun) -> None:
@@ -124,6 +110,8 @@ def _print_resized(run: DryRun) -> None:
 
 
 def _print_naive(naive: NaiveSharding | None) -> None:
+    from feedline.runs.words import several
+
     if naive is None:
         click.echo("  naive sharding: no model of it for batches of several sizes")
         return
@@ -131,7 +119,8 @@ def _print_naive(naive: NaiveSharding | None) -> None:
     if naive.hangs:
         end = (
             f"it HANGS: {naive.fewest_batches:,} batches on some ranks and "
-            f"{naive.most_batches:,} on others; {naive.num_waiting_ranks:,} ranks wait for ever"
+            f"{naive.most_batches:,} on others; {several(naive.num_waiting_ranks, 'rank')} would "
+            "wait forever"
         )
     click.echo(
         f"  naive sharding would have {naive.num_repeated:,} repeated and {naive.num_lost:,} "

@@ -1,13 +1,14 @@
-"""What the commands share: JSON, tables, and numbers for people."""
+"""What the commands share: their outcome, JSON, tables, and numbers for people."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -16,6 +17,40 @@ if TYPE_CHECKING:
 
 # What is not read on a screen, such as a log, is not cut to the width of one.
 _WIDE = 4096
+
+
+class Outcome(NamedTuple):
+    """What a command found: as values for JSON, how to show it to people, and if all is well."""
+
+    described: Any
+    show: Callable[[], object]
+    is_good: bool = True
+
+
+def command(function: Callable[..., Outcome]) -> click.Command:
+    """Return a command that shows its outcome, or with --json prints it; it exits with 1 if bad."""
+
+    @functools.wraps(function)
+    def run(*arguments: Any, as_json: bool, **options: Any) -> None:
+        outcome = function(*arguments, **options)
+        if as_json:
+            print_json(outcome.described)
+        else:
+            outcome.show()
+        if not outcome.is_good:
+            sys.exit(1)
+
+    made = click.command()(run)
+    text = "Print the result as JSON."
+    made.params.append(click.Option(["--json", "as_json"], is_flag=True, help=text))
+    return made
+
+
+class Styled(NamedTuple):
+    """A cell of a table in a style of rich."""
+
+    value: object
+    style: str
 
 
 def print_json(result: Any) -> None:
@@ -54,7 +89,8 @@ def print_table(
         is_numeric = all(_is_number_or_none(row[number]) for row in listed)
         table.add_column(Text(name), justify="right" if is_numeric else "left", no_wrap=True)
     for row in listed:
-        table.add_row(*(Text(_shown(value)) for value in row))
+        cells = (value if isinstance(value, Styled) else Styled(value, "") for value in row)
+        table.add_row(*(Text(_shown(value), style) for value, style in cells))
     console.print(Padding(table, (0, 0, 0, indent), expand=False))
 
 

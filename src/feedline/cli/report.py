@@ -2,51 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
 
-from feedline.cli.configs import load_config, parse_sizes, size_options
-from feedline.cli.printing import print_json
+from feedline.cli import configs
+from feedline.cli.printing import Outcome, command
 from feedline.errors import InvalidValueError
 
 
-@click.command()
-@click.argument(
-    "paths", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="CONFIG|LOGS..."
-)
+@command
+@click.argument("paths", nargs=-1, required=True, type=configs.PATH, metavar="CONFIG|LOGS...")
 @click.option(
     "--output",
     "-o",
-    type=click.Path(path_type=Path),
+    type=configs.PATH,
     default=Path("report.html"),
     show_default=True,
     help="The HTML file to write.",
 )
-@size_options(resize=True)
+@configs.ranks_option
+@configs.batch_size_option
+@configs.resize_option
 @click.option("--epoch", type=int, metavar="E", help="The epoch of the plan; by default 0.")
 @click.option(
     "--config",
-    type=click.Path(path_type=Path),
+    type=configs.PATH,
     help="The config of the runs that wrote the logs: what was planned.",
 )
-@click.option("--samples", type=int, metavar="N", help="Samples of the data, if no log says it.")
+@configs.samples_option
 @click.option("--title", metavar="TEXT", help="The headline.")
-@click.option("--json", "as_json", is_flag=True, help="Print what the report shows as JSON too.")
 def report(
     paths: tuple[Path, ...],
     output: Path,
     ranks: int | None,
     batch_size: int | None,
     epoch: int | None,
-    resize: str | None,
+    resize: list[int] | None,
     config: Path | None,
     samples: int | None,
     title: str | None,
-    as_json: bool,
-) -> None:
+) -> Outcome:
     """Draw a plan or a run as one HTML file that needs no network.
 
     Give a run config in YAML for what a run will consume; with --resize, on several numbers of
@@ -60,6 +57,7 @@ def report(
     """
     from feedline.report import report_config, report_logs, write_report
     from feedline.report.page import check_target
+    from feedline.store.progress import open_progress
 
     of_plan = {"--ranks": ranks, "--batch-size": batch_size, "--epoch": epoch, "--resize": resize}
     of_logs = {"--config": config, "--samples": samples}
@@ -67,21 +65,23 @@ def report(
     check_target(output)
     if _are_logs(paths):
         _refuse(of_plan, "a run config", "logs")
-        logged = None if config is None else load_config(config)
+        logged = None if config is None else configs.load_config(config)
         name = title or f"{paths[0].resolve().name}, as it happened"
-        with _progress() as tell:
-            made = report_logs(paths, config=logged, num_samples=samples, title=name, progress=tell)
+        with open_progress(None) as bars:
+            bars.begin("reading logs", None, unit="batches")
+            made = report_logs(
+                paths, config=logged, num_samples=samples, title=name, progress=bars.reach
+            )
     else:
         _refuse(of_logs, "logs", "a run config")
-        run = load_config(paths[0]).resized(ranks=ranks, batch_size=batch_size)
-        sizes = parse_sizes(resize)
+        run = configs.load_config(paths[0]).resized(ranks=ranks, batch_size=batch_size)
         name = title or f"{paths[0].name}, epoch {epoch or 0}"
-        made = report_config(run, epoch=epoch or 0, resize=sizes, title=name)
+        made = report_config(run, epoch=epoch or 0, resize=resize, title=name)
     written = write_report(made, output)
-    if as_json:
-        print_json({"output": str(written), **made.to_dict()})
-    else:
-        click.echo(f"{written}: {made.verdict.text}")
+    return Outcome(
+        {"output": written, **made.to_dict()},
+        lambda: click.echo(f"{written}: {made.verdict.text}"),
+    )
 
 
 def _are_logs(paths: tuple[Path, ...]) -> bool:
@@ -101,18 +101,3 @@ def _refuse(options: Mapping[str, object], wanted: str, given: str) -> None:
     for name, value in options.items():
         if value is not None:
             raise InvalidValueError(f"{name} must be left out with {given}; it is for {wanted}")
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[int, int], object]]:
-    """Show on stderr how much of the logs is read, if somebody is looking and rich is there."""
-    try:
-        from rich.console import Console
-        from rich.progress import Progress
-    except ModuleNotFoundError:
-        yield lambda done, total: None
-        return
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("reading logs", total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from feedline.cli.printing import print_json
+from feedline.cli.configs import PATH
+from feedline.cli.printing import Outcome, command
 from feedline.errors import InvalidValueError
 
 if TYPE_CHECKING:
     from feedline.store import VerifyResult
 
 
-@click.command()
-@click.argument("folder", type=click.Path(path_type=Path))
+@command
+@click.argument("folder", type=PATH)
 @click.option("--threads", type=int, metavar="N", help="Threads; by default one for each core.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.option("--quiet", is_flag=True, help="Show no progress, and print nothing but faults.")
-def verify(folder: Path, threads: int | None, as_json: bool, quiet: bool) -> None:
+def verify(folder: Path, threads: int | None, quiet: bool) -> Outcome:
     """Check every chunk of a FOLDER against what was recorded when it was written.
 
-    All faults are listed. The exit code is 1 if there are any, and 2 if FOLDER is no folder of
+    All faults are listed. The exit code is 1 if there are any, and 2 if FOLDER is not a folder of
     chunks.
 
     \b
@@ -38,13 +37,9 @@ def verify(folder: Path, threads: int | None, as_json: bool, quiet: bool) -> Non
             f"{folder}: is a file but must be a folder; give the folder that packing wrote"
         )
     result = verify_folder(folder, progress=False if quiet else None, num_threads=threads)
-    if as_json:
-        faults = [{"path": str(fault.path), "text": fault.text} for fault in result.faults]
-        print_json({**vars(result), "folder": str(folder), "ok": result.ok, "faults": faults})
-    else:
-        _print(result, quiet)
-    if not result.ok:
-        sys.exit(1)
+    faults = [fault._asdict() for fault in result.faults]
+    described = {**vars(result), "ok": result.ok, "faults": faults}
+    return Outcome(described, lambda: _print(result, quiet), result.ok)
 
 
 def _print(result: VerifyResult, quiet: bool) -> None:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from feedline.cli.configs import config_argument, json_option, load_config, size_options
-from feedline.cli.printing import print_json, print_table
+from feedline.cli import configs
+from feedline.cli.printing import Outcome, command, print_table
 from feedline.errors import InvalidValueError
 
 if TYPE_CHECKING:
@@ -21,22 +20,20 @@ if TYPE_CHECKING:
 _MOST_ROWS = 64
 
 
-@click.command()
-@config_argument
+@command
+@configs.config_argument
 @click.option("--step", type=int, metavar="S", help="A step: show its samples.")
 @click.option("--rank", type=int, metavar="R", help="The rank, with --step; by default 0.")
 @click.option("--index", type=int, metavar="I", help="A sample: show when it is consumed.")
 @click.option("--source", metavar="NAME", help="The source that --index counts in.")
-@size_options(resize=False)
+@configs.ranks_option
+@configs.batch_size_option
 @click.option(
     "--epoch", type=int, metavar="E", help="One epoch; --step then counts from its start."
 )
 @click.option(
-    "--checkpoint",
-    type=click.Path(path_type=Path),
-    help="A checkpoint: its epoch, with the resizes that it had.",
+    "--checkpoint", type=configs.PATH, help="A checkpoint: its epoch, with the resizes that it had."
 )
-@json_option
 def where(
     config: Path,
     step: int | None,
@@ -47,8 +44,7 @@ def where(
     batch_size: int | None,
     epoch: int | None,
     checkpoint: Path | None,
-    as_json: bool,
-) -> None:
+) -> Outcome:
     """Show which samples a step consumes, or when a sample is consumed.
 
     CONFIG is a run config in YAML. All is computed from it, so no log is needed. A step is
@@ -71,19 +67,20 @@ def where(
     if epoch is not None and checkpoint is not None:
         raise InvalidValueError("--checkpoint says which epoch it is; leave out --epoch")
 
-    from feedline.runs.sample_places import samples_of_step, times_of_sample
+    from feedline.runs.sample_places import place_of, samples_of_step, times_of_sample
 
-    run = load_config(config).resized(ranks=ranks, batch_size=batch_size)
+    run = configs.load_config(config).resized(ranks=ranks, batch_size=batch_size)
     cursor = None if checkpoint is None else _cursor_in(checkpoint, run)
     if step is not None:
         found = samples_of_step(run, step=step, rank=rank or 0, epoch=epoch, cursor=cursor)
-        _show_step(found, as_json)
-        return
+        return Outcome(found, lambda: _show_step(found))
     assert index is not None
     if source is not None:
         index = run.index_in(source, index)
     times = times_of_sample(run, index=index, epoch=epoch, cursor=cursor)
-    _show_times(run, index, times, as_json)
+    data, inside = run.source_of(index)
+    known = {"index": index, "source": data.name, "source_index": inside, **place_of(run, index)}
+    return Outcome({**known, "times": times}, lambda: _show_times(known, times))
 
 
 def _cursor_in(checkpoint: Path, run: RunConfig) -> Cursor:
@@ -100,12 +97,9 @@ def _cursor_in(checkpoint: Path, run: RunConfig) -> Cursor:
     return cursor
 
 
-def _show_step(found: StepOfRank, as_json: bool) -> None:
+def _show_step(found: StepOfRank) -> None:
     from feedline.runs.words import several
 
-    if as_json:
-        print_json(found)
-        return
     click.echo(
         f"epoch {found.epoch}, step {found.step:,} of {found.num_steps:,}, rank {found.rank:,} of "
         f"{found.ranks:,}: {several(len(found.samples), 'sample')}"
@@ -118,19 +112,11 @@ def _show_step(found: StepOfRank, as_json: bool) -> None:
     _print_rows(names, found.samples)
 
 
-def _show_times(run: RunConfig, index: int, times: list[TimeOfSample], as_json: bool) -> None:
-    from feedline.runs.sample_places import place_of
-
-    source, inside = run.source_of(index)
-    place = place_of(run, index)
-    if as_json:
-        known = {"index": index, "source": source.name, "source_index": inside}
-        print_json({**known, **place, "times": [dataclasses.asdict(time) for time in times]})
-        return
-    click.echo(f"index {index:,}: {source.name}, sample {inside:,}")
-    if place["chunk"] is not None:
-        file = "" if place["file"] is None else f"{place['file']}, "
-        click.echo(f"  {file}chunk {place['chunk']:,}, row {place['row']:,}")
+def _show_times(known: dict[str, Any], times: list[TimeOfSample]) -> None:
+    click.echo(f"index {known['index']:,}: {known['source']}, sample {known['source_index']:,}")
+    if known["chunk"] is not None:
+        file = "" if known["file"] is None else f"{known['file']}, "
+        click.echo(f"  {file}chunk {known['chunk']:,}, row {known['row']:,}")
     if not times:
         click.echo("  not consumed: the tail leaves it out, or it is not drawn")
         return

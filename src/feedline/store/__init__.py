@@ -3,8 +3,6 @@
 from feedline.lazy import moved
 from feedline.store.anndata_store import open_anndata
 from feedline.store.columns import Column
-from feedline.store.csr_store import CsrStore
-from feedline.store.dense_store import DenseStore
 from feedline.store.folder import FolderStore
 from feedline.store.matrix import MatrixStore, MemoryMatrix
 from feedline.store.matrix_samples import MatrixSamples
@@ -12,6 +10,7 @@ from feedline.store.opening import open
 from feedline.store.protocol import PartedStore, Store, is_store
 from feedline.store.tokens import TokenStore
 from feedline.store.verifying import Fault, VerifyResult, verify
+from feedline.store.zarr_store import CsrStore, DenseStore
 
 __all__ = [
     "AnnDataPackResult",

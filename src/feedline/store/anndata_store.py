@@ -13,10 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.errors import DamagedDataError, InvalidValueError, check_sequence
-from feedline.store.csr_store import CsrPart, CsrStore, may_lack_columns
-from feedline.store.dense_store import DensePart, DenseStore
-from feedline.store.zarr_reading import damage_in, open_zarr, plain_codecs, read_whole
-from feedline.store.zarr_runs import ZarrArray
+from feedline.store.zarr_arrays import ZarrArray, damage_in, open_zarr, plain_codecs, read_whole
+from feedline.store.zarr_store import CsrPart, CsrStore, DensePart, DenseStore, may_lack_columns
 
 
 def open_anndata(
@@ -40,25 +38,22 @@ def open_anndata(
     """
     listed = [paths] if isinstance(paths, str | os.PathLike) else check_sequence("paths", paths)
     folders = [Path(path) for path in listed]
-    names = list(obs)
     parts: list[Any] = []
-    columns: dict[str, list[NDArray[Any]]] = {name: [] for name in names}
+    columns: dict[str, list[NDArray[Any]]] = {name: [] for name in obs}
     digests = []
     for folder in folders:
         with damage_in(folder), plain_codecs():
             matrix, group = _find_matrix(folder, open_zarr(folder), element)
             parts.append(_part_of(folder, matrix))
-            for name in names:
-                columns[name].append(_obs_column(folder, group, name, parts[-1].num_rows))
+            for name, values in columns.items():
+                values.append(_obs_column(folder, group, name, parts[-1].shape[0]))
             digests.append(_fingerprint(parts[-1]))
-    kinds = {type(part) for part in parts}
-    if len(kinds) != 1:
+    if len({type(part) for part in parts}) != 1:
         raise InvalidValueError(f"{folders[0]} and others must be all sparse or all dense")
     joined = {name: np.concatenate(values) for name, values in columns.items()}
     digest = hashlib.blake2b("".join(digests).encode(), digest_size=16).hexdigest()
-    if isinstance(parts[0], CsrPart):
-        return CsrStore(parts, joined, digest)
-    return DenseStore(parts, joined, digest)
+    store = CsrStore if isinstance(parts[0], CsrPart) else DenseStore
+    return store(parts, joined, digest)
 
 
 def _find_matrix(folder: Path, node: Any, element: str) -> tuple[Any, Any | None]:
@@ -152,8 +147,7 @@ def _list_of(folder: Path, name: str, array: Any, num_rows: int) -> NDArray[Any]
 def _fingerprint(part: CsrPart | DensePart) -> str:
     """Return a digest of the layout and of a few values spread over the matrix."""
     digest = hashlib.blake2b(digest_size=16)
-    readers = [part.data, part.indices] if isinstance(part, CsrPart) else [part.array]
-    for array in (reader.array for reader in readers):
+    for array in (reader.array for reader in part.arrays):
         layout = [list(array.shape), str(array.dtype), list(array.chunks), list(array.shards or ())]
         digest.update(json.dumps(layout).encode())
         for place in (np.arange(8) * (max(array.shape[0], 1) - 1)) // 7:

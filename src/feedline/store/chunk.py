@@ -28,8 +28,8 @@ class OpenChunk:
     """The arrays of one chunk.
 
     Arrays may be views of a mapped file, with any strides and alignment, and are never written to.
-    `type_names` names the types that numpy lacks. `num_bytes_held` counts ordinary memory: it is 0
-    for a mapped file. `num_files` counts the files that stay open.
+    `type_names` names at least the types that numpy lacks. `num_bytes_held` counts ordinary memory:
+    it is 0 for a mapped file. `num_files` counts the files that stay open.
     """
 
     path: Path
@@ -84,9 +84,10 @@ class OpenChunks:
         self._open = open_chunk
         self._max_files = max_files
         self._max_bytes = max_bytes
-        self._reset()
+        self.clear()
 
-    def _reset(self) -> None:
+    def clear(self) -> None:
+        """Let go of all chunks."""
         self._process = os.getpid()
         self._lock = Lock()
         self._opening: dict[int, Lock] = {}
@@ -97,7 +98,7 @@ class OpenChunks:
         """Return a chunk, opened if it is not; two threads never open the same one twice."""
         if self._process != os.getpid():
             # A fork copies locks as they are, also those that another thread was holding.
-            self._reset()
+            self.clear()
         with self._lock:
             found = self._chunks.get(number)
             if found is not None:
@@ -111,10 +112,6 @@ class OpenChunks:
                 found = self._open(number)
                 self._keep(number, found)
         return found
-
-    def clear(self) -> None:
-        """Let go of all chunks."""
-        self._reset()
 
     def _keep(self, number: int, chunk: OpenChunk) -> None:
         with self._lock:

@@ -25,6 +25,10 @@ _PLAIN = {
 }
 
 
+#: The types that values may have.
+TYPE_NAMES = (*_PLAIN, *_CARRIERS)
+
+
 @dataclass(frozen=True)
 class Column:
     """One value of every sample: its name, its type and its shape.
@@ -66,8 +70,7 @@ def dtype_named(name: str) -> np.dtype[Any]:
     """Return the little-endian numpy type that carries values of a named type, or raise."""
     found = _PLAIN.get(name) or _CARRIERS.get(name)
     if found is None:
-        known = ", ".join([*_PLAIN, *_CARRIERS])
-        raise InvalidValueError(f"dtype={name!r:.80} must be one of {known}")
+        raise InvalidValueError(f"dtype={name!r:.80} must be one of {', '.join(TYPE_NAMES)}")
     return found
 
 
@@ -126,21 +129,14 @@ def columns_of(arrays: Mapping[str, NDArray[Any]], type_names: Mapping[str, str]
     ]
 
 
-def list_column_differences(
-    expected: Mapping[str, Column], found: Mapping[str, Column]
-) -> list[str]:
-    """Return a line for each column that is missing, or has another type or shape."""
-    lines = [f"column {name!r} is missing" for name in expected if name not in found]
-    for name, column in expected.items():
-        if name in found and found[name] != column:
-            lines.append(f"column {name!r} is {found[name]} and should be {column}")
-    return lines
-
-
 def check_columns(path: Any, expected: Mapping[str, Column], found: Mapping[str, Column]) -> None:
     """Raise an error that names the file, unless it has the columns that it should have."""
-    if differences := list_column_differences(expected, found):
+    wrong = [f"column {name!r} is missing" for name in expected if name not in found]
+    for name, column in expected.items():
+        if name in found and found[name] != column:
+            wrong.append(f"column {name!r} is {found[name]} and should be {column}")
+    if wrong:
         raise DamagedDataError(
-            f"{path}: {'; '.join(differences)}; all chunks of a folder must agree, so write this "
-            "one again"
+            f"{path}: {'; '.join(wrong)}; all chunks of a folder must agree, so write this one "
+            "again"
         )

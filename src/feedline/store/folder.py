@@ -8,6 +8,8 @@ import json
 import os
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -140,7 +142,14 @@ class FolderStore(Store):
     @lazy
     def columns(self) -> dict[str, Column]:
         """What every sample has, as recorded, or else as in the first chunk that is not empty."""
-        return self._select(self._stored_columns, self.folder)
+        stored = self._stored_columns
+        names = stored if self._selected is None else self._selected
+        missing = [name for name in names if name not in stored]
+        if missing:
+            raise InvalidValueError(
+                f"columns={missing} must be among those of {self.folder}: {', '.join(stored)}"
+            )
+        return {name: replace(stored[name], shape=self._last(stored[name].shape)) for name in names}
 
     @lazy
     def _stored_columns(self) -> dict[str, Column]:
@@ -172,19 +181,19 @@ class FolderStore(Store):
         ]
         if len(digests) <= _MAX_PARTS:
             return digests
-        return [_digest(digests[slice(*self._files_in(part))]) for part in range(_MAX_PARTS)]
+        parts = map(self._files_in, range(_MAX_PARTS))
+        return [_digest(digests[files.start : files.stop]) for files in parts]
 
     def describe_part(self, number: int) -> str:
         """Return the file, or the first and the last one, of a part."""
-        first, end = number, number + 1
-        if len(self.manifest) > _MAX_PARTS:
-            first, end = self._files_in(number)
-        names = [str(self.folder / self.manifest.file(i).path) for i in (first, end - 1)]
-        return names[0] if end == first + 1 else f"a file from {names[0]} to {names[1]}"
+        files = self._files_in(number)
+        names = [str(self.folder / self.manifest.file(i).path) for i in (files[0], files[-1])]
+        return names[0] if len(files) == 1 else f"a file from {names[0]} to {names[1]}"
 
-    def _files_in(self, part: int) -> tuple[int, int]:
+    def _files_in(self, part: int) -> range:
         num_files = len(self.manifest)
-        return num_files * part // _MAX_PARTS, num_files * (part + 1) // _MAX_PARTS
+        num_parts = min(num_files, _MAX_PARTS)
+        return range(num_files * part // num_parts, num_files * (part + 1) // num_parts)
 
     @lazy
     def _layout(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
@@ -192,15 +201,11 @@ class FolderStore(Store):
         if not any(is_grouped(entry["path"]) for entry in self.manifest.entries):
             num_files = len(self.manifest)
             return np.arange(num_files), self.manifest.samples, np.zeros(num_files, np.int64)
-        files: list[int] = []
-        sizes: list[int] = []
-        groups: list[int] = []
-        for number in range(len(self.manifest)):
-            of_file = self._group_sizes(number)
-            files += [number] * len(of_file)
-            sizes += of_file
-            groups += range(len(of_file))
-        return np.array(files, np.int64), np.array(sizes, np.int64), np.array(groups, np.int64)
+        sizes = [self._group_sizes(number) for number in range(len(self.manifest))]
+        counts = [len(of_file) for of_file in sizes]
+        files = np.repeat(np.arange(len(counts)), counts)
+        groups = np.concatenate([np.arange(count) for count in counts])
+        return files, np.array(list(chain(*sizes)), np.int64), groups
 
     def _group_sizes(self, number: int) -> tuple[int, ...]:
         file = self.manifest.file(number)
@@ -258,10 +263,11 @@ class FolderStore(Store):
             return OpenChunk(opened.path, make_out(self.columns, 0, None))
         expected = {name: self._stored_columns[name] for name in self.columns}
         check_columns(opened.path, expected, opened.columns)
-        arrays = {name: self._last(opened.arrays[name]) for name in self.columns}
-        return OpenChunk(
-            opened.path, arrays, opened.type_names, opened.num_bytes_held, opened.num_files
-        )
+        arrays = {name: opened.arrays[name] for name in self.columns}
+        if self._last_steps is not None:
+            steps = slice(-self._last_steps, None)
+            arrays = {name: a if a.ndim < 2 else a[:, steps] for name, a in arrays.items()}
+        return replace(opened, arrays=arrays)
 
     def _open_file(self, chunk: int) -> OpenChunk:
         number = int(self._layout[0][chunk])
@@ -274,24 +280,8 @@ class FolderStore(Store):
         _check_count(path, opened.num_samples, int(self.chunk_sizes[chunk]))
         return opened
 
-    def _select(self, stored: dict[str, Column], where: Path) -> dict[str, Column]:
-        names = stored if self._selected is None else self._selected
-        missing = [name for name in names if name not in stored]
-        if missing:
-            raise InvalidValueError(
-                f"columns={missing} must be among those of {where}: {', '.join(stored)}"
-            )
-        return {
-            name: Column(name, stored[name].type_name, self._last_shape(stored[name].shape))
-            for name in names
-        }
-
-    def _last(self, array: NDArray[Any]) -> NDArray[Any]:
-        return (
-            array if self._last_steps is None or array.ndim < 2 else array[:, -self._last_steps :]
-        )
-
-    def _last_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+    def _last(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape of the last steps of samples of a shape."""
         if self._last_steps is None or not shape:
             return shape
         return (min(shape[0], self._last_steps), *shape[1:])

@@ -47,14 +47,10 @@ class ChunkFile:
 
     def describe(self) -> dict[str, Any]:
         """Return the entry as JSON values."""
-        entry: dict[str, Any] = {"path": self.path, "samples": self.num_samples}
-        if self.num_bytes is not None:
-            entry["bytes"] = self.num_bytes
-        if self.checksum is not None:
-            entry["checksum"] = self.checksum
-        if self.groups is not None:
-            entry["groups"] = list(self.groups)
-        return entry
+        groups = None if self.groups is None else list(self.groups)
+        entry = {"path": self.path, "samples": self.num_samples}
+        more = {"bytes": self.num_bytes, "checksum": self.checksum, "groups": groups}
+        return entry | {key: value for key, value in more.items() if value is not None}
 
     @classmethod
     def from_entry(cls, entry: Mapping[str, Any]) -> ChunkFile:
@@ -62,9 +58,9 @@ class ChunkFile:
         num_bytes, checksum, groups = (entry.get(k) for k in ("bytes", "checksum", "groups"))
         if checksum is not None and not isinstance(checksum, str):
             raise InvalidValueError(f"checksum={checksum!r:.80} must be a string")
-        if groups is not None and not isinstance(groups, list):
-            raise InvalidValueError(f"groups={groups!r:.80} must be a list")
         if groups is not None:
+            if not isinstance(groups, list):
+                raise InvalidValueError(f"groups={groups!r:.80} must be a list")
             groups = tuple(check_integer("groups", size, 0, _MAX_SAMPLES) for size in groups)
             if sum(groups) != entry["samples"]:
                 raise InvalidValueError(
@@ -129,8 +125,6 @@ def read_manifest(folder: Path) -> Manifest:
             f"{path}: total_samples={total!r:.80} must be the sum of the samples in batch_files, "
             f"{int(samples.sum())}"
         )
-    for entry in entries:
-        check_relative(path, entry.get("path"))
     return Manifest(folder, entries, samples, _columns_of(path, data.get("columns")))
 
 
@@ -161,10 +155,10 @@ def _load(path: Path) -> dict[str, Any]:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
             raise UnsafeDataError(f"{path}: must be a regular file")
-        size = status.st_size
-        if size > _MAX_BYTES:
+        if status.st_size > _MAX_BYTES:
             raise DamagedDataError(
-                f"{path}: has {size} bytes but must have at most {_MAX_BYTES}; use larger chunks"
+                f"{path}: has {status.st_size} bytes but must have at most {_MAX_BYTES}; use "
+                "larger chunks"
             )
         data = json.loads(path.read_bytes())
     except FileNotFoundError:
@@ -184,16 +178,16 @@ def _load(path: Path) -> dict[str, Any]:
 
 
 def _samples_of(path: Path, entries: list[dict[str, Any]]) -> NDArray[np.int64]:
-    counts = [entry.get("samples") for entry in entries]
-    if not all(type(count) is int and 0 <= count < _MAX_SAMPLES for count in counts):
-        number = next(
-            i for i, c in enumerate(counts) if type(c) is not int or not 0 <= c < _MAX_SAMPLES
-        )
-        raise DamagedDataError(
-            f"{path}: batch_files[{number}]: samples={counts[number]!r:.80} must be an integer of "
-            "at least 0"
-        )
-    samples = np.array(counts, dtype=np.int64)
+    """Return the number of samples of each entry; these and the paths are checked."""
+    for number, entry in enumerate(entries):
+        check_relative(path, entry.get("path"))
+        count = entry.get("samples")
+        if type(count) is not int or not 0 <= count < _MAX_SAMPLES:
+            raise DamagedDataError(
+                f"{path}: batch_files[{number}]: samples={count!r:.80} must be an integer of at "
+                "least 0"
+            )
+    samples = np.array([entry["samples"] for entry in entries], dtype=np.int64)
     samples.flags.writeable = False
     if samples.sum(dtype=np.float64) >= _MAX_SAMPLES:
         raise DamagedDataError(f"{path}: batch_files have more than {_MAX_SAMPLES} samples")

@@ -11,6 +11,8 @@ import mmap
 import os
 import stat
 from collections.abc import Sequence
+from itertools import accumulate
+from operator import mul
 from pathlib import Path
 from typing import Any
 
@@ -53,19 +55,23 @@ def view(
     shape: Sequence[int],
     offset: int,
     strides: Sequence[int] | None = None,
+    is_fortran: bool = False,
 ) -> NDArray[Any]:
     """Return an array over a part of a mapped file, or raise if any of it lies outside.
 
     `what` names the array in errors. `offset` and `strides` are in bytes and need not be aligned;
-    without strides the array is in C order. Strides of 0 repeat values, but one entry of the first
-    axis must still fit into the file: otherwise a small file could ask for any amount of memory.
+    without strides the array is in C order, or in Fortran's. Strides of 0 repeat values, but one
+    entry of the first axis must still fit into the file: otherwise a small file could ask for any
+    amount of memory.
     """
     if dtype.hasobject:
         raise UnsafeDataError(f"{path}: {what!r} has dtype {dtype} and must have numbers only")
     shape = _check_numbers(path, what, "shape", shape)
     (offset,) = _check_numbers(path, what, "offset", (offset,))
     if strides is None:
-        strides = _c_strides(shape, dtype)
+        sizes = shape if is_fortran else shape[::-1]
+        counted = tuple(accumulate(sizes[:-1], mul, initial=dtype.itemsize))[: len(shape)]
+        strides = counted if is_fortran else counted[::-1]
     else:
         strides = _check_numbers(path, what, "strides", strides)
     if len(strides) != len(shape):
@@ -74,10 +80,9 @@ def view(
             "many of both; it is damaged, write this chunk again"
         )
     is_empty = 0 in shape
-    needed = 0
-    if not is_empty:
-        steps = zip(shape, strides, strict=True)
-        needed = dtype.itemsize + sum((size - 1) * stride for size, stride in steps)
+    steps = zip(shape, strides, strict=True)
+    reach = dtype.itemsize + sum((size - 1) * stride for size, stride in steps)
+    needed = 0 if is_empty else reach
     if offset + needed > bytes_.size:
         raise DamagedDataError(
             f"{path}: {what!r} needs bytes [{offset}, {offset + needed}) but the file has "
@@ -102,7 +107,7 @@ def view(
 
 
 def _open_without_waiting(path: str, flags: int) -> int:
-    # Opening a pipe would wait for its writer, for ever if there is none.
+    # Opening a pipe would wait for its writer, forever if there is none.
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
@@ -110,13 +115,6 @@ def _empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
     array: NDArray[Any] = np.empty(shape, dtype)
     array.flags.writeable = False
     return array
-
-
-def _c_strides(shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[int, ...]:
-    strides = [dtype.itemsize] * len(shape)
-    for axis in range(len(shape) - 1, 0, -1):
-        strides[axis - 1] = strides[axis] * shape[axis]
-    return tuple(strides)
 
 
 def _check_numbers(path: Path, what: str, name: str, numbers: Sequence[Any]) -> tuple[int, ...]:

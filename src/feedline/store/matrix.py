@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from feedline.errors import InvalidValueError
 
 Indices = NDArray[np.int64]
-Request = Sequence[slice] | NDArray[np.int64]
+Request = Sequence[slice] | Indices
 
 
 class FetchedRows(Protocol):
@@ -43,22 +43,6 @@ class MatrixStore(Protocol):
 
     def fetch(self, request: Request) -> FetchedRows:
         """Read the rows of a load request. May be called from several threads at once."""
-
-
-Part = TypeVar("Part", bound=Any)
-
-
-def check_alike(parts: Sequence[Part], kind_of: Callable[[Part], Any]) -> tuple[Part, ...]:
-    """Return the parts of a matrix, or raise unless all have the same columns and types."""
-    if not parts:
-        raise InvalidValueError("parts=[] must hold at least one matrix")
-    for part in parts:
-        if kind_of(part) != kind_of(parts[0]):
-            raise InvalidValueError(
-                f"{part.name} has columns and types {kind_of(part)} but must have those of "
-                f"{parts[0].name}, {kind_of(parts[0])}"
-            )
-    return tuple(parts)
 
 
 def rows_of_request(request: Request, num_rows: int) -> Indices:
@@ -145,10 +129,10 @@ class MemoryMatrix:
 
 
 class _Rows:
-    def __init__(self, matrix: Any, rows: NDArray[np.int64]) -> None:
+    def __init__(self, matrix: Any, rows: Indices) -> None:
         self._matrix = matrix
         self._rows = rows
         self.num_rows = len(rows)
 
-    def take(self, places: NDArray[np.int64]) -> Any:
+    def take(self, places: Indices) -> Any:
         return self._matrix[self._rows[places]]

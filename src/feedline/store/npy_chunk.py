@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from feedline.errors import DamagedDataError, StoreError, UnsafeDataError
 from feedline.store.chunk import OpenChunk
+from feedline.store.columns import TYPE_NAMES, dtype_named
 from feedline.store.mapped import map_file, view
 from feedline.store.paths import file_in
 
@@ -23,12 +24,10 @@ _LENGTH_BYTES = {1: 2, 2: 4, 3: 4}
 _MAX_HEADER = 10_000
 # Only these: `np.dtype` would build whatever a file asks for, with objects in it.
 _DTYPES = {
-    order + kind + str(size): np.dtype(f"<{kind}{size}")
-    for kind, sizes in {"b": [1], "i": [1, 2, 4, 8], "u": [1, 2, 4, 8], "f": [2, 4, 8]}.items()
-    for size in sizes
-    for order in ("<", "|")
-    if order == "<" or size == 1
-} | {"<c8": np.dtype("<c8"), "<c16": np.dtype("<c16")}
+    code: dtype
+    for dtype in map(dtype_named, TYPE_NAMES)
+    for code in (dtype.str, f"<{dtype.str[1:]}")
+}
 
 
 def open_npy(path: Path) -> OpenChunk:
@@ -76,15 +75,7 @@ def _refuse_walking(error: OSError) -> None:
 def _map_array(path: Path) -> NDArray[Any]:
     bytes_ = map_file(path)
     text, offset = _read_header(path, bytes_)
-    dtype, shape, is_fortran = _parse_header(path, text)
-    strides = None
-    if is_fortran:
-        strides = [dtype.itemsize] * len(shape)
-        for axis in range(1, len(shape)):
-            strides[axis] = strides[axis - 1] * shape[axis - 1]
-    array = view(
-        bytes_, path=path, what="data", dtype=dtype, shape=shape, offset=offset, strides=strides
-    )
+    array = view(bytes_, path=path, what="data", offset=offset, **_parse_header(path, text))
     if offset + array.nbytes != bytes_.size:
         raise DamagedDataError(
             f"{path}: has {bytes_.size} bytes but its header tells of {offset + array.nbytes}; "
@@ -112,7 +103,8 @@ def _read_header(path: Path, bytes_: NDArray[np.uint8]) -> tuple[str, int]:
     return bytes_[begin : begin + length].tobytes().decode("utf-8", "replace"), begin + length
 
 
-def _parse_header(path: Path, text: str) -> tuple[np.dtype[Any], tuple[int, ...], bool]:
+def _parse_header(path: Path, text: str) -> dict[str, Any]:
+    """Return the type, the shape and the order of the values, as `view` takes them."""
     try:
         # Plain types need no escapes, and Python warns about those it does not know.
         header = None if "\\" in text else ast.literal_eval(text.strip())
@@ -124,14 +116,10 @@ def _parse_header(path: Path, text: str) -> tuple[np.dtype[Any], tuple[int, ...]
             "damaged, write it again with numpy.save"
         )
     shape, is_fortran = header["shape"], header["fortran_order"]
-    if (
-        not isinstance(shape, tuple)
-        or not all(type(size) is int and 0 <= size < 2**62 for size in shape)
-        or type(is_fortran) is not bool
-    ):
+    if not isinstance(shape, tuple) or type(is_fortran) is not bool:
         raise DamagedDataError(
-            f"{path}: the header {text!r:.200} must have a shape of integers of at least 0 and a "
-            "fortran_order of True or False; it is damaged, write it again with numpy.save"
+            f"{path}: the header {text!r:.200} must have a tuple as shape and True or False as "
+            "fortran_order; it is damaged, write it again with numpy.save"
         )
     dtype = _dtype_of(path, header["descr"])
     if not shape:
@@ -139,7 +127,7 @@ def _parse_header(path: Path, text: str) -> tuple[np.dtype[Any], tuple[int, ...]
             f"{path}: has 0 axes and must have at least 1, which counts the samples; save an array "
             "of one sample with shape (1,)"
         )
-    return dtype, shape, is_fortran
+    return {"dtype": dtype, "shape": shape, "is_fortran": is_fortran}
 
 
 def _dtype_of(path: Path, descr: object) -> np.dtype[Any]:

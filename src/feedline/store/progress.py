@@ -19,6 +19,9 @@ class Progress:
     def advance(self, count: int) -> None:
         """Tell of work that was done."""
 
+    def reach(self, done: int, total: int | None) -> None:
+        """Tell of all work that was done since the bar began, and of how much."""
+
 
 class _RichProgress(Progress):
     def __init__(self, bars: Any) -> None:
@@ -36,13 +39,16 @@ class _RichProgress(Progress):
 
     def advance(self, count: int) -> None:
         with self._guard:  # Threads tell of what they have read.
-            self._done += count
-            task = self._bars.tasks[self._task]
-            rate = f", {_amount(int(task.speed), self._unit)}/s" if task.speed else ""
-            # A total that was guessed too low must not end the bar early.
-            total = None if self._total is None else max(self._total, self._done)
-            shown = _amount(self._done, self._unit) + rate
-            self._bars.update(self._task, completed=self._done, total=total, shown=shown)
+            self.reach(self._done + count, self._total)
+
+    def reach(self, done: int, total: int | None) -> None:
+        self._done, self._total = done, total
+        task = self._bars.tasks[self._task]
+        rate = f", {_amount(int(task.speed), self._unit)}/s" if task.speed else ""
+        # A total that was guessed too low must not end the bar early.
+        end = None if total is None else max(total, done)
+        shown = _amount(done, self._unit) + rate
+        self._bars.update(self._task, completed=done, total=end, shown=shown)
 
     def settle(self) -> None:
         """Show the present bar as complete: a total may have been guessed too high."""

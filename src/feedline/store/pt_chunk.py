@@ -53,8 +53,7 @@ def open_pt(path: Path) -> OpenChunk:
             offset=header.offset * dtype.itemsize,
             strides=tuple(stride * dtype.itemsize for stride in header.strides),
         )
-        if header.type_name != dtype.name:
-            type_names[name] = header.type_name
+        type_names[name] = header.type_name
     return OpenChunk(path, arrays, type_names)
 
 

@@ -50,9 +50,8 @@ def open_safetensors(path: Path) -> OpenChunk:
                 "its data_offsets; it is damaged, write this chunk again"
             )
         arrays[name] = array
+        type_names[name] = type_name
         spans.append((begin, end))
-        if type_name != dtype.name:
-            type_names[name] = type_name
     _check_spans(path, spans, bytes_.size - start)
     return OpenChunk(path, arrays, type_names)
 

@@ -7,13 +7,15 @@ tuples need are known, and none allocates more than the file holds.
 
 from __future__ import annotations
 
-import struct
+import pickletools
 from collections.abc import Callable
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 from feedline.errors import DamagedDataError, StoreError, UnsafeDataError
+from feedline.store.columns import TYPE_NAMES
 
 _STORAGE_TYPES = {
     **{"BoolStorage": "bool", "CharStorage": "int8", "ShortStorage": "int16"},
@@ -22,14 +24,8 @@ _STORAGE_TYPES = {
     **{"BFloat16Storage": "bfloat16", "ComplexFloatStorage": "complex64"},
     "ComplexDoubleStorage": "complex128",
 }
-_UNTYPED = ("torch.storage", "UntypedStorage")
-_DTYPES = {"bool", "bfloat16", "complex64", "complex128", "float16", "float32", "float64"}
-_DTYPES |= {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
 _MAX_KEY = 2**31
-_REBUILD = ("torch._utils", "_rebuild_tensor_v2")
-_REBUILD_TYPED = ("torch._utils", "_rebuild_tensor_v3")
-_REBUILD_PARAMETER = ("torch._utils", "_rebuild_parameter")
-_ORDERED_DICT = ("collections", "OrderedDict")
+_OPCODES = {opcode.code: opcode for opcode in pickletools.opcodes}
 
 
 @dataclass(frozen=True)
@@ -50,9 +46,14 @@ class _Name:
     module: str
     name: str
 
-    @property
-    def key(self) -> tuple[str, str]:
-        return self.module, self.name
+
+_UNTYPED = _Name("torch.storage", "UntypedStorage")
+_REBUILD = _Name("torch._utils", "_rebuild_tensor_v2")
+_REBUILD_TYPED = _Name("torch._utils", "_rebuild_tensor_v3")
+_REBUILD_PARAMETER = _Name("torch._utils", "_rebuild_parameter")
+_ORDERED_DICT = _Name("collections", "OrderedDict")
+_KNOWN = {_UNTYPED, _REBUILD, _REBUILD_TYPED, _REBUILD_PARAMETER, _ORDERED_DICT}
+_KNOWN |= {_Name("torch", name) for name in (*_STORAGE_TYPES, *TYPE_NAMES)}
 
 
 @dataclass(frozen=True)
@@ -64,170 +65,135 @@ class _Storage:
 def read_tensor_pickle(data: bytes, path: Path) -> Any:
     """Return what a pickle holds: dicts, lists, tuples, numbers, text and tensor headers."""
     try:
-        return _Machine(data, path).run()
+        return _Machine(path).run(data)
     except StoreError:
         raise
-    except (IndexError, KeyError, ValueError, TypeError, struct.error, OverflowError) as error:
+    except (LookupError, ValueError, TypeError, OverflowError, DeprecationWarning) as error:
+        # The warning is about escapes in a name, if warnings are errors. An error of decoding text
+        # shows all of it; that may be the whole file.
+        is_text = isinstance(error, UnicodeDecodeError)
+        reason = "a name is not text" if is_text else f"{error!r:.200}"
         raise DamagedDataError(
-            f"{path}: its table of tensors is damaged ({_shorten(error)}); write this chunk again"
+            f"{path}: its table of tensors is damaged ({reason}); write this chunk again"
         ) from None
-
-
-def _shorten(error: Exception) -> str:
-    # An error of decoding text shows all of it; that may be the whole file.
-    if isinstance(error, UnicodeDecodeError):
-        return "a name is no text"
-    return f"{error!r:.200}"
 
 
 class _Machine:
     """The stack machine that a pickle is written for, less everything that could do harm."""
 
-    def __init__(self, data: bytes, path: Path) -> None:
-        self._data = data
+    def __init__(self, path: Path) -> None:
         self._path = path
-        self._at = 0
         self._stack: list[Any] = []
         self._marks: list[int] = []
         self._memo: dict[int, Any] = {}
 
-    def run(self) -> Any:
-        while True:
-            opcode = self._take(1)
-            if opcode == b".":
-                return self._stack.pop()
-            action = _ACTIONS.get(opcode)
-            if action is None:
+    def run(self, data: bytes) -> Any:
+        """Return what is on the stack at the end of the pickle."""
+        stream = BytesIO(data)
+        while code := stream.read(1):
+            opcode = _OPCODES.get(code.decode("latin-1"))
+            action = None if opcode is None else _ACTIONS.get(opcode.name)
+            if opcode is None or action is None:
                 raise UnsafeDataError(
-                    f"{self._path}: its pickle has opcode {opcode!r}, which tensors in dicts and "
+                    f"{self._path}: its pickle has opcode {code!r}, which tensors in dicts and "
                     "tuples do not need; it was not run. Save plain tensors with torch.save"
                 )
-            action(self)
+            action(self, None if opcode.arg is None else opcode.arg.reader(stream))
+            if opcode.name == "STOP":
+                return self._stack.pop()
+        raise ValueError("cut short")
 
-    def _take(self, count: int) -> bytes:
-        if count > len(self._data) - self._at:
-            raise DamagedDataError(
-                f"{self._path}: its table of tensors is cut short; write this chunk again"
-            )
-        self._at += count
-        return self._data[self._at - count : self._at]
+    def push(self, value: Any) -> None:
+        self._stack.append(value)
 
-    def _number(self, layout: str) -> Any:
-        return struct.unpack(layout, self._take(struct.calcsize(layout)))[0]
+    def mark(self) -> None:
+        self._marks.append(len(self._stack))
 
-    def _line(self) -> str:
-        end = self._data.index(b"\n", self._at)
-        line = self._take(end - self._at + 1)
-        return line[:-1].decode("utf-8")
+    def since_mark(self) -> list[Any]:
+        return self.last(len(self._stack) - self._marks.pop())
 
-    def _text(self, layout: str) -> None:
-        self._stack.append(self._take(self._number(layout)).decode("utf-8", "surrogatepass"))
-
-    def _push_number(self, layout: str) -> None:
-        self._stack.append(self._number(layout))
-
-    def _long(self) -> None:
-        self._stack.append(int.from_bytes(self._take(self._number("<B")), "little", signed=True))
-
-    def _remember(self, key: int) -> None:
-        self._memo[key] = self._stack[-1]
-
-    def _recall(self, layout: str) -> None:
-        self._stack.append(self._memo[self._number(layout)])
-
-    def _since_mark(self) -> list[Any]:
-        start = self._marks.pop()
+    def last(self, count: int) -> list[Any]:
+        start = len(self._stack) - count
+        if not 0 <= start <= len(self._stack):
+            raise IndexError("stack is empty")
         items = self._stack[start:]
         del self._stack[start:]
         return items
 
-    def _last(self, count: int) -> list[Any]:
-        if count > len(self._stack):
-            raise IndexError("stack is empty")
-        items = self._stack[len(self._stack) - count :]
-        del self._stack[len(self._stack) - count :]
-        return items
+    def remember(self, key: int | None = None) -> None:
+        self._memo[len(self._memo) if key is None else key] = self._stack[-1]
 
-    def _set_items(self, items: list[Any]) -> None:
+    def recall(self, key: int) -> None:
+        self.push(self._memo[key])
+
+    def set_items(self, items: list[Any]) -> None:
         target = self._stack[-1]
         if not isinstance(target, dict):
-            raise TypeError("items for something that is no dict")
+            raise TypeError("items for something that is not a dict")
         for key, value in zip(items[::2], items[1::2], strict=True):
-            # The hash of nested tuples can take for ever, and long integers can share one.
+            # The hash of nested tuples may never end, and long integers can share one.
             is_number = isinstance(key, int) and -_MAX_KEY < key < _MAX_KEY
             if not isinstance(key, str) and not is_number:
                 raise TypeError("a key is neither text nor a small number")
             target[key] = value
 
-    def _append(self, items: list[Any]) -> None:
+    def append(self, items: list[Any]) -> None:
         target = self._stack[-1]
         if not isinstance(target, list):
-            raise TypeError("entries for something that is no list")
+            raise TypeError("entries for something that is not a list")
         target.extend(items)
 
-    def _global(self, module: str, name: str) -> None:
-        known = (_REBUILD, _REBUILD_TYPED, _REBUILD_PARAMETER, _ORDERED_DICT, _UNTYPED)
-        is_type = module == "torch" and (name in _STORAGE_TYPES or name in _DTYPES)
-        if (module, name) not in known and not is_type:
-            raise UnsafeDataError(
-                f"{self._path}: its pickle asks for {module:.80}.{name:.80}, which is no part of a "
-                "tensor of a known type; it was not run. Save plain tensors with torch.save"
-            )
-        self._stack.append(_Name(module, name))
-
-    def _stack_global(self) -> None:
-        module, name = self._last(2)
+    def find(self, module: Any, name: Any) -> None:
+        """Push a known name."""
         if not isinstance(module, str) or not isinstance(name, str):
             raise TypeError("a global without a name")
-        self._global(module, name)
+        if _Name(module, name) not in _KNOWN:
+            raise UnsafeDataError(
+                f"{self._path}: its pickle asks for {module:.80}.{name:.80}, which is not part of "
+                "a tensor of a known type; it was not run. Save plain tensors with torch.save"
+            )
+        self.push(_Name(module, name))
 
-    def _persistent(self) -> None:
+    def find_storage(self) -> None:
+        """Push the storage that a persistent id stands for."""
         kind, name, record, _, _ = self._stack.pop()
         if kind != "storage" or not isinstance(name, _Name) or not isinstance(record, str):
             raise ValueError("an unknown kind of storage")
-        if name.key == _UNTYPED:
-            self._stack.append(_Storage(record, None))
-        else:
-            self._stack.append(_Storage(record, _STORAGE_TYPES[name.name]))
+        self.push(_Storage(record, None if name == _UNTYPED else _STORAGE_TYPES[name.name]))
 
-    def _call(self) -> None:
-        name, arguments = self._last(2)
+    def call(self, name: Any, arguments: Any) -> None:
+        """Push what a call of a known function means."""
         if not isinstance(name, _Name) or not isinstance(arguments, tuple):
-            raise TypeError("a call of something that is no function")
-        if name.key == _REBUILD_PARAMETER:
-            self._stack.append(arguments[0])
-        elif name.key == _ORDERED_DICT and not arguments:
-            self._stack.append({})
-        elif name.key in (_REBUILD, _REBUILD_TYPED):
-            self._stack.append(_header(self._path, name, arguments))
+            raise TypeError("a call of something that is not a function")
+        if name == _REBUILD_PARAMETER:
+            self.push(arguments[0])
+        elif name == _ORDERED_DICT and not arguments:
+            self.push({})
+        elif name in (_REBUILD, _REBUILD_TYPED):
+            self.push(_header(self._path, name, arguments))
         else:
             raise TypeError(f"a call of {name.module}.{name.name}")
 
-    def _set_attributes(self) -> None:
-        """Pass over the attributes of a dict: the state of a module has some, and nobody needs
-        them."""
-        target, _ = self._last(2)
+    def set_attributes(self, target: Any, _: Any) -> None:
+        """Pass over the attributes of a dict: modules' states have some that nobody needs."""
         if not isinstance(target, dict):
-            raise TypeError("attributes for something that is no dict")
-        self._stack.append(target)
+            raise TypeError("attributes for something that is not a dict")
+        self.push(target)
 
 
 def _header(path: Path, name: _Name, arguments: tuple[Any, ...]) -> TensorHeader:
     storage, offset, shape, strides = arguments[:4]
     if not isinstance(storage, _Storage):
         raise TypeError("a tensor without a storage")
-    type_name = storage.type_name
-    if name.key == _REBUILD_TYPED:
-        dtype = arguments[6]
-        if not isinstance(dtype, _Name) or dtype.name not in _DTYPES:
+    type_name, more = storage.type_name, list(arguments[6:])
+    if name == _REBUILD_TYPED:
+        dtype, *more = more
+        if not isinstance(dtype, _Name) or dtype.name not in TYPE_NAMES:
             raise ValueError("a tensor of an unknown type")
         type_name = dtype.name
     sizes = [offset, *shape, *strides]
     if type_name is None or not all(type(size) is int and size >= 0 for size in sizes):
         raise ValueError("a tensor without a type, or with a negative size")
-    if len(shape) != len(strides) or len(shape) > 32:
-        raise ValueError(f"a tensor with {len(shape)} axes and {len(strides)} strides")
-    more = arguments[7:] if name.key == _REBUILD_TYPED else arguments[6:]
     if any(more):
         raise DamagedDataError(
             f"{path}: a tensor is stored as the conjugate or the negative of another; save it "
@@ -236,40 +202,31 @@ def _header(path: Path, name: _Name, arguments: tuple[Any, ...]) -> TensorHeader
     return TensorHeader(storage.record, type_name, offset, tuple(shape), tuple(strides))
 
 
-_ACTIONS: dict[bytes, Callable[[_Machine], Any]] = {
-    b"\x80": lambda m: m._take(1),
-    b"\x95": lambda m: m._take(8),
-    b"(": lambda m: m._marks.append(len(m._stack)),
-    b"}": lambda m: m._stack.append({}),
-    b"]": lambda m: m._stack.append([]),
-    b")": lambda m: m._stack.append(()),
-    b"t": lambda m: m._stack.append(tuple(m._since_mark())),
-    b"\x85": lambda m: m._stack.append(tuple(m._last(1))),
-    b"\x86": lambda m: m._stack.append(tuple(m._last(2))),
-    b"\x87": lambda m: m._stack.append(tuple(m._last(3))),
-    b"X": lambda m: m._text("<I"),
-    b"\x8c": lambda m: m._text("<B"),
-    b"\x8d": lambda m: m._text("<Q"),
-    b"K": lambda m: m._push_number("<B"),
-    b"M": lambda m: m._push_number("<H"),
-    b"J": lambda m: m._push_number("<i"),
-    b"G": lambda m: m._push_number(">d"),
-    b"\x8a": _Machine._long,
-    b"N": lambda m: m._stack.append(None),
-    b"\x88": lambda m: m._stack.append(True),
-    b"\x89": lambda m: m._stack.append(False),
-    b"q": lambda m: m._remember(m._number("<B")),
-    b"r": lambda m: m._remember(m._number("<I")),
-    b"\x94": lambda m: m._remember(len(m._memo)),
-    b"h": lambda m: m._recall("<B"),
-    b"j": lambda m: m._recall("<I"),
-    b"c": lambda m: m._global(m._line(), m._line()),
-    b"\x93": _Machine._stack_global,
-    b"Q": _Machine._persistent,
-    b"R": _Machine._call,
-    b"s": lambda m: m._set_items(m._last(2)),
-    b"u": lambda m: m._set_items(m._since_mark()),
-    b"b": _Machine._set_attributes,
-    b"a": lambda m: m._append(m._last(1)),
-    b"e": lambda m: m._append(m._since_mark()),
+# What each opcode does with its argument; its name and its layout are those of `pickletools`.
+_ACTIONS: dict[str, Callable[[_Machine, Any], None]] = {
+    **dict.fromkeys(("PROTO", "FRAME", "STOP"), lambda m, _: None),
+    **dict.fromkeys(("BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"), _Machine.push),
+    **dict.fromkeys(("BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT"), _Machine.push),
+    **dict.fromkeys(("BINPUT", "LONG_BINPUT", "MEMOIZE"), _Machine.remember),
+    **dict.fromkeys(("BINGET", "LONG_BINGET"), _Machine.recall),
+    "NONE": lambda m, _: m.push(None),
+    "NEWTRUE": lambda m, _: m.push(True),
+    "NEWFALSE": lambda m, _: m.push(False),
+    "EMPTY_DICT": lambda m, _: m.push({}),
+    "EMPTY_LIST": lambda m, _: m.push([]),
+    "EMPTY_TUPLE": lambda m, _: m.push(()),
+    "MARK": lambda m, _: m.mark(),
+    "TUPLE": lambda m, _: m.push(tuple(m.since_mark())),
+    "TUPLE1": lambda m, _: m.push(tuple(m.last(1))),
+    "TUPLE2": lambda m, _: m.push(tuple(m.last(2))),
+    "TUPLE3": lambda m, _: m.push(tuple(m.last(3))),
+    "SETITEM": lambda m, _: m.set_items(m.last(2)),
+    "SETITEMS": lambda m, _: m.set_items(m.since_mark()),
+    "APPEND": lambda m, _: m.append(m.last(1)),
+    "APPENDS": lambda m, _: m.append(m.since_mark()),
+    "GLOBAL": lambda m, names: m.find(*names.split(" ", 1)),
+    "STACK_GLOBAL": lambda m, _: m.find(*m.last(2)),
+    "BINPERSID": lambda m, _: m.find_storage(),
+    "REDUCE": lambda m, _: m.call(*m.last(2)),
+    "BUILD": lambda m, _: m.set_attributes(*m.last(2)),
 }

@@ -89,21 +89,14 @@ def verify(
         for store in stores
         for number in range(len(store.manifest))
     ]
-    found: list[tuple[bool, list[str]]] = []
     with open_progress(progress) as bars, ThreadPoolExecutor(num_threads) as pool:
         bars.begin("verifying", sum(file.num_bytes or 0 for *_, file in files), unit="bytes")
         try:
-            found = list(
-                pool.map(lambda at: _check_chunk(at[0], at[1], at[2], bars.advance), files)
-            )
+            found = list(pool.map(lambda at: _check_chunk(bars.advance, *at), files))
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-    faults = {
-        text: Fault(store.folder / file.path, text)
-        for (store, _, file), (_, texts) in zip(files, found, strict=True)
-        for text in texts
-    }
+    faults = {fault.text: fault for _, fault in found if fault is not None}
     extra = [
         Fault(path, f"{path}: is not in {MANIFEST_NAME}; remove it, or pack again")
         for path in _list_unknown(root, manifests)
@@ -119,17 +112,17 @@ def verify(
 
 
 def _check_chunk(
-    store: FolderStore, number: int, file: ChunkFile, on_bytes: Callable[[int], None]
-) -> tuple[bool, list[str]]:
-    """Return whether a chunk could be compared with a checksum, and its faults."""
+    on_bytes: Callable[[int], None], store: FolderStore, number: int, file: ChunkFile
+) -> tuple[bool, Fault | None]:
+    """Return whether a chunk could be compared with a checksum, and its fault, if it has one."""
     was_compared = True
     try:
         path = file_in(store.folder, file.path, may_be_folder=True)
         was_compared = check_file(path, file, on_bytes)
         store.check_chunk(number)
     except StoreError as error:
-        return was_compared, [str(error)]
-    return was_compared, []
+        return was_compared, Fault(store.folder / file.path, str(error))
+    return was_compared, None
 
 
 def _parts_of(root: Path) -> list[Path]:

@@ -18,8 +18,8 @@ from feedline.errors import InvalidValueError, check_choice, check_integer
 from feedline.feed import ChunkBatch, Recorder
 from feedline.feed import ChunkLoader as PlainLoader
 from feedline.feed.chunk_loader import Loaded, Request
-from feedline.store.csr_store import csr_of_views
 from feedline.store.matrix import MatrixStore, rows_of_request
+from feedline.store.zarr_store import csr_of_views
 from feedline.torch.loader_arguments import as_is
 from feedline.torch.shield import Shielded, born_shielded
 

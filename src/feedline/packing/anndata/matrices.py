@@ -12,7 +12,7 @@ from feedline.errors import DamagedDataError, InvalidValueError
 from feedline.packing.anndata.nodes import Node, Scan
 from feedline.packing.batch import SourceFault
 from feedline.packing.rows import Ragged
-from feedline.store.csr_store import may_lack_columns
+from feedline.store.zarr_store import may_lack_columns
 
 #: Columns are kept as int32, and rows of a block are counted at once.
 MAX_COLUMNS = 2**31 - 1

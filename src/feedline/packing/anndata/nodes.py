@@ -21,8 +21,14 @@ from feedline.errors import DamagedDataError, InvalidValueError, UnsafeDataError
 from feedline.packing.batch import SourceFault
 from feedline.store.extras import import_extra
 from feedline.store.runs import Runs
-from feedline.store.zarr_reading import damage_in, open_zarr, plain_codecs
-from feedline.store.zarr_runs import MAX_CHUNK_BYTES, ZarrArray, read_runs
+from feedline.store.zarr_arrays import (
+    MAX_CHUNK_BYTES,
+    ZarrArray,
+    damage_in,
+    open_zarr,
+    plain_codecs,
+    read_runs,
+)
 
 MayLack = Callable[[int, int], bool]
 
