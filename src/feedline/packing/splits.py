@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.errors import InvalidValueError, as_float
-from feedline.packing.keys import Seed, draw
+from feedline.packing.keys import draw
+from feedline.plan.seeds import Seed
 
 _BLOCK_ROWS = 1000
 _BLOCK_BYTES = 2**24
