@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -60,10 +59,10 @@ class ChunkWriter:
         self._columns = columns
         self._chunk_samples = chunk_samples
         self._journal = journal
-        self._num_waiting = num_waiting
         self._pool = ThreadPoolExecutor(num_threads, thread_name_prefix="feedline-pack")
         self._open: list[dict[str, NDArray[Any]] | None] = [None] * len(folders)
-        self._writing: deque[Future[None]] = deque()
+        self._room = threading.BoundedSemaphore(num_waiting)
+        self._error: BaseException | None = None
         self._guard = threading.Lock()
         self._pending: list[tuple[int, int, ChunkFile]] = []
         self._last_commit = time.monotonic()
@@ -99,9 +98,9 @@ class ChunkWriter:
 
     def finish(self) -> None:
         """Wait until all chunks are written and in the journal, or raise what went wrong."""
-        for writing in self._writing:
-            writing.result()
         self._pool.shutdown(wait=True)
+        if self._error is not None:
+            raise self._error
         self._commit()
 
     def abandon(self) -> None:
@@ -134,9 +133,17 @@ class ChunkWriter:
             return
         size = self.positions[split] - number * self._chunk_samples
         arrays = {name: values[:size] for name, values in chunk.items()}
-        while len(self._writing) >= self._num_waiting:
-            self._writing.popleft().result()
-        self._writing.append(self._pool.submit(self._write, split, number, arrays))
+        self._room.acquire()
+        if self._error is not None:
+            raise self._error
+        writing = self._pool.submit(self._write, split, number, arrays)
+        writing.add_done_callback(self._make_room)
+
+    def _make_room(self, writing: Future[None]) -> None:
+        if not writing.cancelled():
+            # The first error is the cause; later ones follow from it.
+            self._error = self._error or writing.exception()
+        self._room.release()
 
     def _write(self, split: int, number: int, arrays: Mapping[str, NDArray[Any]]) -> None:
         path = self._path(split, number)

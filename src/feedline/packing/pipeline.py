@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import count, takewhile
 from typing import Any
 
 import numpy as np
@@ -77,11 +78,9 @@ class Pipeline:
             writer.abandon()
             raise
         with reported(workshop.data):
-            for folder, chunks, count in zip(
-                folders, writer.finished, writer.positions, strict=True
-            ):
+            for split, (folder, chunks) in enumerate(zip(folders, writer.finished, strict=True)):
                 files = [chunks[number] for number in range(len(chunks))]
-                assert sum(file.num_samples for file in files) == count
+                assert sum(file.num_samples for file in files) == writer.positions[split]
                 write_manifest(folder, files, self._stored)
             sync([*folders, workshop.data])
         return writer.num_resumed
@@ -128,12 +127,12 @@ class Pipeline:
                 shuffle.finish()
             progress.begin("shuffling", shuffle.num_rows)
             for split in range(num_splits):
-                for count, found in shuffle.shuffled(split, partial(writer.is_finished, split)):
+                for num_found, found in shuffle.shuffled(split, partial(writer.is_finished, split)):
                     if found is None:
-                        writer.skip(split, count)
+                        writer.skip(split, num_found)
                     else:
                         writer.add(split, found)
-                    progress.advance(count)
+                    progress.advance(num_found)
                 writer.end(split)
 
     def _labelled(self, start: int, progress: Progress) -> Iterator[tuple[Rows, Labels | None]]:
@@ -162,8 +161,8 @@ class Pipeline:
             yield part_of_rows(concatenate_rows(held), skip, num_held), labels_left
 
     def _refuse_empty(self, counts: list[int]) -> None:
-        for name, count in zip(self._splits.names, counts, strict=True):
-            if not count:
+        for name, num_rows in zip(self._splits.names, counts, strict=True):
+            if not num_rows:
                 raise SourceFault(
                     f"split {name!r} gets 0 of {sum(counts)} rows and must get at least 1; give it "
                     "a larger share, or more rows"
@@ -179,8 +178,4 @@ def _first_columns(source: Source) -> list[Column]:
 
 def _num_samples_at_start(chunks: dict[int, ChunkFile]) -> int:
     """Return the number of samples before the first chunk that is missing."""
-    total, number = 0, 0
-    while number in chunks:
-        total += chunks[number].num_samples
-        number += 1
-    return total
+    return sum(chunks[number].num_samples for number in takewhile(chunks.__contains__, count()))
