@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import importlib.util
 import itertools
 import json
@@ -248,6 +249,21 @@ def test_quoted_newlines_in_other_columns_do_no_harm(tmp_path: Path) -> None:
     assert read_folder(tmp_path / "out")["x"].tolist() == list(range(60_000))
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("name", ["x", '"x"', '"x"""', '"x, and\ny"', "\ufeffx"])
+@pytest.mark.parametrize("has_last_end", [True, False])
+def test_the_first_line_of_a_csv_file_is_all_that_names_columns(
+    tmp_path: Path, name: str, end: str, has_last_end: bool
+) -> None:
+    lines = [f"{name},z", "1,2", "3,4"]
+    text = end.join(lines) + (end if has_last_end else "")
+    (tmp_path / "a.csv").write_bytes(text.encode())
+    columns = {"x": next(csv.reader([name.strip("\ufeff")]))[0], "z": "z"}
+    pack(tmp_path / "a.csv", tmp_path / "out", columns=columns)
+    found = read_folder(tmp_path / "out")
+    assert (found["x"].tolist(), found["z"].tolist()) == ([1, 3], [2, 4])
+
+
 def test_an_array_of_no_values_in_a_row_is_kept(tmp_path: Path) -> None:
     pack({"x": np.zeros((5, 0, 3), np.float32), "y": np.arange(5)}, tmp_path / "out", shuffle=True)
     assert read_folder(tmp_path / "out")["x"].shape == (5, 0, 3)
@@ -383,7 +399,7 @@ def test_arguments_outside_their_bounds_are_refused(
     ("source", "text"),
     [
         ("missing.csv", "there is none"),
-        ("data.txt", "must end in one of .parquet"),
+        ("data.txt", "must end in one of .npy, .parquet, .csv, .jsonl, .ndjson;"),
         (["a.csv", "b.npy"], "one kind"),
         ({"x": "a.csv"}, "must name .npy files"),
         ({"x": "a.npy", "y": np.zeros(3)}, "all columns to arrays"),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.errors import InvalidValueError
-from feedline.packing.batch import Batch, SourceFault, as_column
-from feedline.packing.files import describe_files
-from feedline.packing.settings import Selection, select
+from feedline.packing.rows import Batch, SourceFault, as_column, describe_files
+from feedline.packing.selection import Selection, select
 
 _BATCH_BYTES = 2**22
+_BATCH_ROWS = 1024
 _NUM_DIGEST_ROWS = 64
 
 
@@ -32,8 +33,7 @@ class ArraySource:
         if len(set(lengths.values())) > 1:
             listed = ", ".join(f"{name!r} has {length}" for name, length in lengths.items())
             raise SourceFault(f"{where}: columns must have equally many rows, but {listed:.300}")
-        self.num_rows: int | None = next(iter(lengths.values()), 0)
-        self.num_rows_guess: int | None = self.num_rows
+        self.num_rows = self.num_rows_guess = next(iter(lengths.values()))
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -48,10 +48,9 @@ class ArraySource:
 
     def batches(self, start: int) -> Iterator[Batch]:
         """Yield all rows from `start` on."""
-        num_rows = self.num_rows or 0
-        row_bytes = sum(array.nbytes for array in self._arrays.values()) // max(1, num_rows)
+        row_bytes = sum(array.nbytes for array in self._arrays.values()) // max(1, self.num_rows)
         step = max(1, _BATCH_BYTES // max(1, row_bytes))
-        for row in range(start, num_rows, step):
+        for row in range(start, self.num_rows, step):
             arrays = {
                 name: as_column(self._where, row, name, array[row : row + step])
                 for name, array in self._arrays.items()
@@ -71,16 +70,13 @@ class NpyFiles:
             ArraySource({new: _map(files[old][number]) for new, old in chosen.items()}, None, where)
             for number, where in enumerate(str(path) for path in files[next(iter(chosen.values()))])
         ]
-        self.num_rows: int | None = sum(part.num_rows or 0 for part in self._parts)
-        self.num_rows_guess: int | None = self.num_rows
+        self.num_rows = self.num_rows_guess = sum(part.num_rows for part in self._parts)
 
     def batches(self, start: int) -> Iterator[Batch]:
         """Yield all rows from `start` on."""
         for part in self._parts:
-            num_rows = part.num_rows or 0
-            if start < num_rows:
-                yield from part.batches(start)
-            start = max(start - num_rows, 0)
+            yield from part.batches(start)
+            start = max(start - part.num_rows, 0)
 
 
 def _map(path: Path) -> NDArray[Any]:
@@ -93,11 +89,18 @@ def _map(path: Path) -> NDArray[Any]:
         ) from None
 
 
-def _as_rows(where: str, name: str, values: Any) -> NDArray[Any]:
+def _as_array(where: str, name: str, values: Any) -> NDArray[Any]:
     try:
-        array = np.asarray(values)
-    except ValueError as error:
-        raise SourceFault(f"{where}: column {name!r:.80} is no array ({error})") from None
+        return np.asarray(values)
+    except (ValueError, OverflowError) as error:
+        raise SourceFault(
+            f"{where}: column {name!r:.80} is not an array of one shape ({error!s:.200}); pad or "
+            "cut its lists to one length"
+        ) from None
+
+
+def _as_rows(where: str, name: str, values: Any) -> NDArray[Any]:
+    array = _as_array(where, name, values)
     if array.ndim == 0:
         raise SourceFault(
             f"{where}: column {name!r:.80} is one value and must have at least 1 axis, which "
@@ -107,99 +110,71 @@ def _as_rows(where: str, name: str, values: Any) -> NDArray[Any]:
     return array
 
 
-_BATCH_ROWS = 1024
-
-
 class Records:
     """Records that are read once, from the beginning."""
 
+    num_rows = num_rows_guess = None
+
     def __init__(self, records: Iterable[Any], selection: Selection | None) -> None:
-        self._selection = selection
-        self._keys: list[str] | None = None
-        self._batches = self._read(iter(records))
-        self._first = next(self._batches, None)
+        self._batches = _read_records(records, selection)
+        # Kept, as it is asked for once to see the columns and once to be packed.
+        self._first = list(islice(self._batches, 1))
         digest = hashlib.blake2b(digest_size=16)
-        if self._first is not None:
-            for array in self._first.arrays.values():
-                digest.update(array.tobytes())
+        for array in self._first[0].arrays.values() if self._first else ():
+            digest.update(array.tobytes())
         # The rest cannot be looked at without being used up.
         self.identity = {"kind": "records", "first_records": digest.hexdigest()}
-        self.num_rows: int | None = None
-        self.num_rows_guess: int | None = None
 
     def batches(self, start: int) -> Iterator[Batch]:
         """Yield all rows from `start` on; those before are read again and passed over."""
-        if self._first is None:
-            return
-        for batch in self._all():
-            end = batch.row + batch.num_rows
-            if end > start:
-                yield batch.part(max(start - batch.row, 0))
+        for batch in chain(self._first, self._batches):
+            skip = max(start - batch.row, 0)
+            if skip < batch.num_rows:
+                rows = {name: array[skip:] for name, array in batch.arrays.items()}
+                yield Batch(batch.where, batch.row + skip, rows)
 
-    def _all(self) -> Iterator[Batch]:
-        # Kept, because the first batch is asked for once to see the columns and once to be packed.
-        assert self._first is not None
-        yield self._first
-        yield from self._batches
 
-    def _read(self, records: Iterator[Any]) -> Iterator[Batch]:
-        row = 0
-        chosen: Selection = {}
-        values: dict[str, list[NDArray[Any]]] = {}
-        num_bytes = 0
-        for number, record in enumerate(records):
-            if not isinstance(record, Mapping):
-                raise InvalidValueError(
-                    f"source: record {number} is {record!r:.80} and must be a mapping from columns "
-                    "to numbers, lists or arrays"
-                )
-            if number == 0:
-                chosen = select(self._selection, record, "source")
-            self._check_keys(number, record, chosen)
-            for new, old in chosen.items():
-                array = _as_value(number, old, record[old])
-                known = values.setdefault(new, [])
-                if known and (array.dtype, array.shape) != (known[0].dtype, known[0].shape):
-                    raise SourceFault(
-                        f"source: record {number}: column {old!r:.80} is {_kind(array)} but "
-                        f"{_kind(known[0])} before; all records must have one type and shape, so "
-                        "convert it, for example by numpy.asarray(value, dtype)"
-                    )
-                known.append(array)
-                num_bytes += array.nbytes
-            if number + 1 - row == _BATCH_ROWS or num_bytes >= _BATCH_BYTES:
-                yield _batch(row, values)
-                row, num_bytes, values = number + 1, 0, {}
-        if values:
-            yield _batch(row, values)
-
-    def _check_keys(self, number: int, record: Mapping[str, Any], chosen: Selection) -> None:
-        if self._keys is None:
-            self._keys = list(record)
-        missing = [old for old in chosen.values() if old not in record]
-        if missing or (self._selection is None and len(record) != len(self._keys)):
-            odd = missing or [name for name in record if name not in self._keys]
+def _read_records(records: Iterable[Any], selection: Selection | None) -> Iterator[Batch]:
+    row, num_bytes = 0, 0
+    keys: Collection[str] = ()
+    chosen: Selection = {}
+    values: dict[str, list[NDArray[Any]]] = {}
+    for number, record in enumerate(records):
+        if not isinstance(record, Mapping):
+            raise InvalidValueError(
+                f"source: record {number} is {record!r:.80} and must be a mapping from columns "
+                "to numbers, lists or arrays"
+            )
+        if number == 0:
+            keys, chosen = list(record), select(selection, record, "source")
+        odd = [old for old in chosen.values() if old not in record]
+        if selection is None and len(record) != len(keys):
+            odd = odd or [name for name in record if name not in keys]
+        if odd:
             raise SourceFault(
                 f"source: record {number} and record 0 differ by the columns "
                 f"{', '.join(map(repr, odd)):.200}; all records must have the same, so fill them "
                 "in, or choose common ones by columns=[…]"
             )
+        for new, old in chosen.items():
+            array = _as_array(f"source: record {number}", old, record[old])
+            array = as_column("source", number, old, array)
+            known = values.setdefault(new, [])
+            if known and (array.dtype, array.shape) != (known[0].dtype, known[0].shape):
+                found, wanted = (f"{a.dtype.name}{list(a.shape)}" for a in (array, known[0]))
+                raise SourceFault(
+                    f"source: record {number}: column {old!r:.80} is {found} but {wanted} before; "
+                    "all records must have one type and shape, so convert it, for example by "
+                    "numpy.asarray(value, dtype)"
+                )
+            known.append(array)
+            num_bytes += array.nbytes
+        if number + 1 - row == _BATCH_ROWS or num_bytes >= _BATCH_BYTES:
+            yield _stack(row, values)
+            row, num_bytes, values = number + 1, 0, {}
+    if values:
+        yield _stack(row, values)
 
 
-def _as_value(number: int, name: str, value: Any) -> NDArray[Any]:
-    try:
-        array = np.asarray(value)
-    except (ValueError, OverflowError) as error:
-        raise SourceFault(
-            f"source: record {number}: column {name!r:.80} is no array of one shape "
-            f"({error!s:.200}); pad or cut its lists to one length"
-        ) from None
-    return as_column("source", number, name, array)
-
-
-def _batch(row: int, values: Mapping[str, list[NDArray[Any]]]) -> Batch:
+def _stack(row: int, values: Mapping[str, list[NDArray[Any]]]) -> Batch:
     return Batch("source", row, {name: np.stack(arrays) for name, arrays in values.items()})
-
-
-def _kind(array: NDArray[Any]) -> str:
-    return f"{array.dtype.name}{list(array.shape)}"

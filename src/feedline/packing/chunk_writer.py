@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,92 +15,31 @@ from numpy.typing import NDArray
 
 from feedline.errors import PackError
 from feedline.packing.formats import chunk_name, write_chunk
-from feedline.packing.journal import Entry, Journal
+from feedline.packing.rows import Rows, part_of_rows
+from feedline.packing.workshop import Entry, Journal
 from feedline.store.checksums import checksum_files
 from feedline.store.columns import Column
 from feedline.store.manifest import ChunkFile
 from feedline.store.paths import files_of
 from feedline.store.writing import remove, reported, sync, sync_chunk
 
-_Arrays = Mapping[str, Any]
-
 # Many small chunks share the cost of waiting for the disk.
 _COMMIT_BYTES = 2**26
 _COMMIT_SECONDS = 0.25
 
 
-class Cutter:
-    """Collects the rows of one folder, from `position` on, and hands over each chunk when full."""
-
-    def __init__(
-        self,
-        *,
-        columns: list[Column],
-        chunk_samples: int,
-        position: int,
-        finished: Collection[int],
-        on_chunk: Callable[[int, _Arrays], None],
-    ) -> None:
-        self._columns = columns
-        self._chunk_samples = chunk_samples
-        self._finished = finished
-        self._on_chunk = on_chunk
-        self._open: dict[str, NDArray[Any]] | None = None
-        self.position = position
-
-    def add(self, arrays: _Arrays) -> None:
-        """Take the next rows."""
-        num_rows = len(next(iter(arrays.values())))
-        done = 0
-        while done < num_rows:
-            number, offset = divmod(self.position, self._chunk_samples)
-            count = min(num_rows - done, self._chunk_samples - offset)
-            if number not in self._finished:
-                self._copy(arrays, done, offset, count)
-            done += count
-            self.position += count
-            if offset + count == self._chunk_samples:
-                self._hand_over(number)
-
-    def skip(self, num_rows: int) -> None:
-        """Pass over rows, all of finished chunks."""
-        assert self._open is None
-        self.position += num_rows
-
-    def finish(self) -> None:
-        """Hand over the last chunk, which may be short."""
-        self._hand_over(self.position // self._chunk_samples)
-
-    def _copy(self, arrays: _Arrays, start: int, offset: int, count: int) -> None:
-        if self._open is None:
-            assert offset == 0, "the rows of an unfinished chunk come from its first one on"
-            self._open = {
-                column.name: np.empty((self._chunk_samples, *column.shape), column.dtype)
-                for column in self._columns
-            }
-        for name, values in self._open.items():
-            values[offset : offset + count] = arrays[name][start : start + count]
-
-    def _hand_over(self, number: int) -> None:
-        if self._open is None:
-            return
-        size = self.position - number * self._chunk_samples
-        chunk = {name: values[:size] for name, values in self._open.items()}
-        self._open = None
-        self._on_chunk(number, chunk)
-
-
 class ChunkWriter:
-    """Writes the chunks of one or several folders.
+    """Cuts the rows of one or several folders into chunks, and writes those that are missing.
 
     Args:
         folders: The folder of each split.
         format_: The format of the chunks.
+        columns: The columns of the rows.
         chunk_samples: The number of samples of every chunk but the last.
         journal: Where finished chunks are entered.
         entries: What the journal of an interrupted run holds.
         num_threads: The number of chunks that are written at once.
-        num_waiting: The number of chunks that may be in memory.
+        num_waiting: The number of full chunks that may be in memory.
     """
 
     def __init__(
@@ -108,6 +47,7 @@ class ChunkWriter:
         *,
         folders: list[Path],
         format_: str,
+        columns: list[Column],
         chunk_samples: int,
         journal: Journal,
         entries: list[Entry],
@@ -116,57 +56,97 @@ class ChunkWriter:
     ) -> None:
         self._folders = folders
         self._format = format_
+        self._columns = columns
         self._chunk_samples = chunk_samples
         self._journal = journal
         self._pool = ThreadPoolExecutor(num_threads, thread_name_prefix="feedline-pack")
+        self._open: list[dict[str, NDArray[Any]] | None] = [None] * len(folders)
         self._room = threading.BoundedSemaphore(num_waiting)
+        self._error: BaseException | None = None
         self._guard = threading.Lock()
         self._pending: list[tuple[int, int, ChunkFile]] = []
-        self._pending_bytes = 0
         self._last_commit = time.monotonic()
-        self._error: BaseException | None = None
+        #: The number of rows that each folder has got.
+        self.positions = [0] * len(folders)
         self.finished: list[dict[int, ChunkFile]] = [{} for _ in folders]
         with reported(folders[0]):
             self._take_over(entries)
         self.num_resumed = sum(len(chunks) for chunks in self.finished)
 
-    def submit(self, split: int, number: int, arrays: _Arrays) -> None:
-        """Have a chunk written; wait if too many are in memory."""
-        self._room.acquire()
-        if self._error is not None:
-            raise self._error
-        self._pool.submit(self._run, split, number, arrays)
+    def add(self, split: int, rows: Rows) -> None:
+        """Take the next rows of a folder."""
+        num_rows = len(next(iter(rows.values())))
+        done = 0
+        while done < num_rows:
+            number, offset = divmod(self.positions[split], self._chunk_samples)
+            count = min(num_rows - done, self._chunk_samples - offset)
+            if number not in self.finished[split]:
+                self._copy(split, part_of_rows(rows, done, done + count), offset)
+            done += count
+            self.positions[split] += count
+            if offset + count == self._chunk_samples:
+                self._hand_over(split, number)
+
+    def skip(self, split: int, num_rows: int) -> None:
+        """Pass over rows, all of finished chunks."""
+        assert self._open[split] is None
+        self.positions[split] += num_rows
+
+    def end(self, split: int) -> None:
+        """Have the last chunk of a folder written, which may be short."""
+        self._hand_over(split, self.positions[split] // self._chunk_samples)
 
     def finish(self) -> None:
         """Wait until all chunks are written and in the journal, or raise what went wrong."""
         self._pool.shutdown(wait=True)
         if self._error is not None:
             raise self._error
-        self._commit(self._take_pending())
+        self._commit()
 
     def abandon(self) -> None:
         """Give up what is not written, and keep what is."""
         self._pool.shutdown(wait=True, cancel_futures=True)
         with suppress(PackError):
-            self._commit(self._take_pending())
+            self._commit()
 
-    def path(self, split: int, number: int) -> Path:
-        """Return where a chunk is written."""
+    def is_finished(self, split: int, start: int, stop: int) -> bool:
+        """Whether rows of a folder are all in chunks that are finished."""
+        numbers = range(start // self._chunk_samples, -(-stop // self._chunk_samples))
+        return all(number in self.finished[split] for number in numbers)
+
+    def _path(self, split: int, number: int) -> Path:
         return self._folders[split] / chunk_name(self._format, number)
 
-    def _run(self, split: int, number: int, arrays: _Arrays) -> None:
-        try:
-            if self._error is None:
-                self._write(split, number, arrays)
-        except BaseException as error:
-            # The first error is the cause; later ones follow from it.
-            self._error = self._error or error
-        finally:
-            del arrays
-            self._room.release()
+    def _copy(self, split: int, rows: Rows, offset: int) -> None:
+        chunk = self._open[split]
+        if chunk is None:
+            assert offset == 0, "the rows of an unfinished chunk come from its first one on"
+            size = self._chunk_samples
+            chunk = {c.name: np.empty((size, *c.shape), c.dtype) for c in self._columns}
+            self._open[split] = chunk
+        for name, values in chunk.items():
+            values[offset : offset + len(rows[name])] = rows[name]
 
-    def _write(self, split: int, number: int, arrays: _Arrays) -> None:
-        path = self.path(split, number)
+    def _hand_over(self, split: int, number: int) -> None:
+        chunk, self._open[split] = self._open[split], None
+        if chunk is None:
+            return
+        size = self.positions[split] - number * self._chunk_samples
+        arrays = {name: values[:size] for name, values in chunk.items()}
+        self._room.acquire()
+        if self._error is not None:
+            raise self._error
+        writing = self._pool.submit(self._write, split, number, arrays)
+        writing.add_done_callback(self._make_room)
+
+    def _make_room(self, writing: Future[None]) -> None:
+        if not writing.cancelled():
+            # The first error is the cause; later ones follow from it.
+            self._error = self._error or writing.exception()
+        self._room.release()
+
+    def _write(self, split: int, number: int, arrays: Mapping[str, NDArray[Any]]) -> None:
+        path = self._path(split, number)
         num_samples = len(next(iter(arrays.values())))
         with reported(path):
             write_chunk(self._format, path, arrays, number * self._chunk_samples)
@@ -180,35 +160,26 @@ class ChunkWriter:
         )
         with self._guard:
             self._pending.append((split, number, file))
-            self._pending_bytes += num_bytes
-            is_due = (
-                self._pending_bytes >= _COMMIT_BYTES
-                or time.monotonic() - self._last_commit >= _COMMIT_SECONDS
-            )
-        if is_due:
-            self._commit(self._take_pending())
+            pending_bytes = sum(chunk.num_bytes or 0 for _, _, chunk in self._pending)
+            is_late = time.monotonic() - self._last_commit >= _COMMIT_SECONDS
+        if pending_bytes >= _COMMIT_BYTES or is_late:
+            self._commit()
 
-    def _take_pending(self) -> list[tuple[int, int, ChunkFile]]:
+    def _commit(self) -> None:
+        """Enter written chunks in the journal, once they are on disk."""
         with self._guard:
-            taken, self._pending, self._pending_bytes = self._pending, [], 0
+            chunks, self._pending = self._pending, []
             self._last_commit = time.monotonic()
-        return taken
-
-    def _commit(self, chunks: list[tuple[int, int, ChunkFile]]) -> None:
         if not chunks:
             return
         for split, number, _ in chunks:
-            path = self.path(split, number)
+            path = self._path(split, number)
             with reported(path):
                 sync_chunk(path)
         with reported(self._folders[0]):
             sync({self._folders[split] for split, _, _ in chunks})
-        self._journal.append(
-            *(
-                {"chunk": number, "split": split, **file.describe()}
-                for split, number, file in chunks
-            )
-        )
+        entries = [{"chunk": n, "split": split, **file.describe()} for split, n, file in chunks]
+        self._journal.append(*entries)
         for split, number, file in chunks:
             self.finished[split][number] = file
 
@@ -217,17 +188,13 @@ class ChunkWriter:
         for entry in entries:
             if "chunk" not in entry or not 0 <= entry["split"] < len(self._folders):
                 continue
-            path = self.path(entry["split"], entry["chunk"])
-            if not path.exists() or _size_of(path) != entry["bytes"]:
-                continue
-            self.finished[entry["split"]][entry["chunk"]] = ChunkFile.from_entry(entry)
+            path = self._path(entry["split"], entry["chunk"])
+            size = sum(file.stat().st_size for file in files_of(path)) if path.exists() else -1
+            if size == entry["bytes"]:
+                self.finished[entry["split"]][entry["chunk"]] = ChunkFile.from_entry(entry)
         for folder, finished in zip(self._folders, self.finished, strict=True):
             folder.mkdir(parents=True, exist_ok=True)
             known = {file.path for file in finished.values()}
             for path in folder.iterdir():
                 if path.name not in known and path not in self._folders:
                     remove(path)
-
-
-def _size_of(path: Path) -> int:
-    return sum(file.stat().st_size for file in files_of(path))

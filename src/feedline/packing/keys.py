@@ -7,30 +7,14 @@ numpy keeps those the same in every release, unlike what its generators make of 
 from __future__ import annotations
 
 import hashlib
-import operator
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.errors import InvalidValueError
-
-Seed = int | str
+from feedline.plan.seeds import Seed
 
 # A generator is made for each block of rows; rows are drawn in whole blocks.
 _BLOCK_ROWS = 4096
-
-
-def check_seed(seed: Any) -> Seed:
-    """Return `seed` as a plain int or str, or raise: any integer and any string is a seed."""
-    if isinstance(seed, str):
-        return str(seed)
-    try:
-        if isinstance(seed, bool):
-            raise TypeError
-        return operator.index(seed)
-    except TypeError:
-        raise InvalidValueError(f"seed={seed!r:.80} must be an integer or a string") from None
 
 
 def draw(seed: Seed, purpose: str, block: int, count: int) -> NDArray[np.uint64]:

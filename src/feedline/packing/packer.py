@@ -8,10 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from feedline.errors import InvalidValueError
-from feedline.packing.batch import SourceFault
-from feedline.packing.files import check_unchanged
 from feedline.packing.pipeline import Pipeline
+from feedline.packing.rows import check_unchanged
 from feedline.packing.settings import DEFAULT_MEMORY, Settings
 from feedline.packing.sources import open_source, paths_of
 from feedline.packing.workshop import Workshop, check_apart
@@ -115,21 +113,12 @@ def pack(
     with open_progress(progress) as bars:
         reader = open_source(source, settings.selection, settings.threads)
         pipeline = Pipeline(settings, reader)
-        workshop.open(pipeline.parameters, resume=resume)
         num_resumed = 0
-        try:
+        with workshop.opened(pipeline.parameters, resume=resume):
             if not workshop.is_published:
                 num_resumed = pipeline.run(workshop, bars)
                 check_unchanged(reader.identity)
                 workshop.publish()
-            workshop.clear()
-        except (SourceFault, InvalidValueError):
-            # Only another source or other arguments can help, and neither could go on from here.
-            workshop.clear()
-            raise
-        finally:
-            workshop.journal.close()
-            workshop.unlock()
     return _result(workshop.folder, tuple(settings.shares), num_resumed)
 
 

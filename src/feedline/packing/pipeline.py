@@ -5,18 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import count, takewhile
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.packing.batch import Batch, Source, SourceFault, check_batches, columns_in
-from feedline.packing.chunk_writer import ChunkWriter, Cutter
+from feedline.packing.chunk_writer import ChunkWriter
 from feedline.packing.formats import stored_columns
+from feedline.packing.rows import (
+    Rows,
+    Source,
+    SourceFault,
+    check_batches,
+    concatenate_rows,
+    part_of_rows,
+    take_rows,
+)
 from feedline.packing.settings import Settings
 from feedline.packing.shuffle import Shuffle
 from feedline.packing.splits import make_splits
 from feedline.packing.workshop import Workshop
+from feedline.store.columns import Column, columns_of
 from feedline.store.manifest import ChunkFile, write_manifest
 from feedline.store.progress import Progress
 from feedline.store.writing import reported, sync
@@ -50,6 +60,7 @@ class Pipeline:
         writer = ChunkWriter(
             folders=folders,
             format_=self._settings.format,
+            columns=self._columns,
             chunk_samples=self._chunk_samples,
             journal=workshop.journal,
             entries=workshop.entries,
@@ -58,46 +69,44 @@ class Pipeline:
         )
         try:
             if self._settings.shuffle:
-                counts = self._shuffled(workshop, writer, progress)
+                self._write_shuffled(workshop, writer, progress)
             else:
-                counts = self._in_order(writer, progress)
-            self._refuse_empty(counts)
+                self._write_in_order(writer, progress)
+            self._refuse_empty(writer.positions)
             writer.finish()
         except BaseException:
             writer.abandon()
             raise
         with reported(workshop.data):
-            for folder, count, finished in zip(folders, counts, writer.finished, strict=True):
-                files = [finished[number] for number in range(len(finished))]
-                assert sum(file.num_samples for file in files) == count
+            for split, (folder, chunks) in enumerate(zip(folders, writer.finished, strict=True)):
+                files = [chunks[number] for number in range(len(chunks))]
+                assert sum(file.num_samples for file in files) == writer.positions[split]
                 write_manifest(folder, files, self._stored)
             sync([*folders, workshop.data])
         return writer.num_resumed
 
-    def _in_order(self, writer: ChunkWriter, progress: Progress) -> list[int]:
-        """Write all chunks that are not finished; return the number of samples of each split."""
+    def _write_in_order(self, writer: ChunkWriter, progress: Progress) -> None:
         needed = [_num_samples_at_start(chunks) for chunks in writer.finished]
         start = needed[0]
         if len(needed) > 1:
             start = self._splits.last_block_before(needed) * self._splits.block_rows
-        positions = self._splits.counts(start)
-        cutters = [self._cutter(writer, split, place) for split, place in enumerate(positions)]
+        writer.positions = self._splits.counts(start)
         progress.begin("packing", self._source.num_rows_guess, done=start)
-        for batch, labels in self._labelled(start, progress):
+        for rows, labels in self._labelled(start, progress):
             if labels is None:
-                cutters[0].add(batch.arrays)
+                writer.add(0, rows)
                 continue
-            for split, cutter in enumerate(cutters):
-                if (rows := np.flatnonzero(labels == split)).size:
-                    cutter.add({name: a.take(rows, axis=0) for name, a in batch.arrays.items()})
-        for cutter in cutters:
-            cutter.finish()
-        return [cutter.position for cutter in cutters]
+            for split in range(len(needed)):
+                if (places := np.flatnonzero(labels == split)).size:
+                    writer.add(split, take_rows(rows, places))
+        for split in range(len(needed)):
+            writer.end(split)
 
-    def _shuffled(self, workshop: Workshop, writer: ChunkWriter, progress: Progress) -> list[int]:
+    def _write_shuffled(self, workshop: Workshop, writer: ChunkWriter, progress: Progress) -> None:
         budget, num_rows = self._settings.memory_budget, self._source.num_rows_guess
         # A row in a spill has its key beside it, and needs some room to be sorted.
         row_bytes = 24 + sum(column.row_bytes for column in self._columns)
+        num_splits = len(self._splits.names)
         with ThreadPoolExecutor(self._settings.threads) as pool:
             shuffle = Shuffle(
                 workshop.spills,
@@ -105,7 +114,7 @@ class Pipeline:
                 num_bytes=None if num_rows is None else num_rows * row_bytes,
                 max_bytes=budget // 4,
                 pool=pool,
-                num_splits=len(self._splits.names),
+                num_splits=num_splits,
                 like={c.name: np.empty((0, *c.shape), c.dtype) for c in self._columns},
                 journal=workshop.journal,
                 entries=workshop.entries,
@@ -113,84 +122,60 @@ class Pipeline:
             )
             if not shuffle.is_done:
                 progress.begin("dealing", num_rows, done=shuffle.num_rows)
-                for batch, labels in self._labelled(shuffle.num_rows, progress):
-                    shuffle.add(batch.arrays, labels)
+                for rows, labels in self._labelled(shuffle.num_rows, progress):
+                    shuffle.add(rows, labels)
                 shuffle.finish()
             progress.begin("shuffling", shuffle.num_rows)
-            counts = []
-            for split in range(len(self._splits.names)):
-                cutter = self._cutter(writer, split, 0)
-                is_finished = partial(self._is_finished, writer.finished[split])
-                for count, rows in shuffle.shuffled(split, is_finished):
-                    if rows is None:
-                        cutter.skip(count)
+            for split in range(num_splits):
+                for num_found, found in shuffle.shuffled(split, partial(writer.is_finished, split)):
+                    if found is None:
+                        writer.skip(split, num_found)
                     else:
-                        cutter.add(rows)
-                    progress.advance(count)
-                cutter.finish()
-                counts.append(cutter.position)
-        return counts
+                        writer.add(split, found)
+                    progress.advance(num_found)
+                writer.end(split)
 
-    def _cutter(self, writer: ChunkWriter, split: int, position: int) -> Cutter:
-        return Cutter(
-            columns=self._columns,
-            chunk_samples=self._chunk_samples,
-            position=position,
-            finished=frozenset(writer.finished[split]),
-            on_chunk=partial(writer.submit, split),
-        )
-
-    def _is_finished(self, finished: dict[int, ChunkFile], start: int, stop: int) -> bool:
-        """Whether rows are all in chunks that are finished."""
-        size = self._chunk_samples
-        return all(number in finished for number in range(start // size, -(-stop // size)))
-
-    def _labelled(self, start: int, progress: Progress) -> Iterator[tuple[Batch, Labels | None]]:
+    def _labelled(self, start: int, progress: Progress) -> Iterator[tuple[Rows, Labels | None]]:
         """Yield all rows from `start` on, and their splits, if there are several."""
-        if len(self._splits.names) == 1:
-            for batch in check_batches(self._source.batches(start), self._columns):
-                yield batch, None
-                progress.advance(batch.num_rows)
-            return
-        block_rows = self._splits.block_rows
-        block, skip = divmod(start, block_rows)
-        held: list[Batch] = []
+        has_splits, block_rows = len(self._splits.names) > 1, self._splits.block_rows
+        block, skip = divmod(start, block_rows) if has_splits else (0, 0)
+        held: list[Rows] = []
+        num_held = 0
         for batch in check_batches(self._source.batches(start - skip), self._columns):
-            held.append(batch)
-            num_blocks = sum(part.num_rows for part in held) // block_rows
-            if num_blocks:
+            if not has_splits:
+                yield batch.arrays, None
+                progress.advance(batch.num_rows)
+                continue
+            held.append(batch.arrays)
+            num_held += batch.num_rows
+            if num_blocks := num_held // block_rows:
                 # The rest of a block is held back: its share depends on whether it is the last.
-                rows = Batch.joined(held)
+                rows, whole = concatenate_rows(held), num_blocks * block_rows
                 labels = [self._splits.labels(block + n, block_rows) for n in range(num_blocks)]
-                whole = num_blocks * block_rows
-                yield rows.part(skip, whole), np.concatenate(labels)[skip:]
-                held = [rows.part(whole)] if rows.num_rows > whole else []
+                yield part_of_rows(rows, skip, whole), np.concatenate(labels)[skip:]
+                held, num_held = [part_of_rows(rows, whole, num_held)], num_held - whole
                 block, skip = block + num_blocks, 0
             progress.advance(batch.num_rows)
-        if held:
-            rows = Batch.joined(held)
-            yield rows.part(skip), self._splits.labels(block, rows.num_rows)[skip:]
+        if num_held:
+            labels_left = self._splits.labels(block, num_held)[skip:]
+            yield part_of_rows(concatenate_rows(held), skip, num_held), labels_left
 
     def _refuse_empty(self, counts: list[int]) -> None:
-        for name, count in zip(self._splits.names, counts, strict=True):
-            if not count:
+        for name, num_rows in zip(self._splits.names, counts, strict=True):
+            if not num_rows:
                 raise SourceFault(
                     f"split {name!r} gets 0 of {sum(counts)} rows and must get at least 1; give it "
                     "a larger share, or more rows"
                 )
 
 
-def _first_columns(source: Source) -> list[Any]:
+def _first_columns(source: Source) -> list[Column]:
     for batch in source.batches(0):
         if batch.num_rows:
-            return columns_in(batch)
+            return columns_of(batch.arrays, {})
     raise SourceFault("source has 0 rows and must have at least 1; check that it is the right one")
 
 
 def _num_samples_at_start(chunks: dict[int, ChunkFile]) -> int:
     """Return the number of samples before the first chunk that is missing."""
-    total, number = 0, 0
-    while number in chunks:
-        total += chunks[number].num_samples
-        number += 1
-    return total
+    return sum(chunks[number].num_samples for number in takewhile(chunks.__contains__, count()))

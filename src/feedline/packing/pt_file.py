@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 import struct
-import zlib
-from collections.abc import Mapping
+import zipfile
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,6 @@ from feedline.store.columns import Column
 ID_NAMES = ("sequence_ids", "subsequence_ids", "start_positions")
 _DICT_NAMES = ("sequences", "targets")
 _ALIGNMENT = 64
-_BLOCK_BYTES = 2**23
 _STORAGES = {
     "bool": "Bool",
     "uint8": "Byte",
@@ -69,19 +68,22 @@ def add_ids(arrays: Mapping[str, NDArray[Any]], start: int) -> dict[str, NDArray
 def write_pt(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
     """Write columns as the tuple (sequences, targets, and the three of `ID_NAMES`)."""
     names = [*(n for p in _DICT_NAMES for n in arrays if n.startswith(f"{p}/")), *ID_NAMES]
-    with open(path, "wb") as file:
-        archive = _Archive(file)
-        archive.add("data.pkl", [_pickle(arrays, names)])
-        archive.add("byteorder", [b"little"])
-        for number, name in enumerate(names):
-            archive.add(f"data/{number}", _blocks_of(arrays[name]))
-        archive.add("version", [b"3\n"])
-        archive.finish()
-
-
-def _blocks_of(array: NDArray[Any]) -> list[memoryview]:
-    flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    return [flat[at : at + _BLOCK_BYTES].data for at in range(0, flat.size, _BLOCK_BYTES)]
+    records: dict[str, Any] = {"data.pkl": _pickle(arrays, names), "byteorder": b"little"}
+    for number, name in enumerate(names):
+        flat = np.ascontiguousarray(arrays[name]).reshape(-1)
+        records[f"data/{number}"] = flat.view(np.uint8).data
+    records["version"] = b"3\n"
+    with open(path, "wb") as file, zipfile.ZipFile(file, "w") as archive:
+        for name, data in records.items():
+            record = zipfile.ZipInfo(f"archive/{name}")
+            # The size of a large record stands in an extra field too, of 20 bytes.
+            is_large = len(data) >= 2**31 - 1
+            start = file.tell() + 30 + len(record.filename) + 20 * is_large + 4
+            # The padding is an extra field, with the two letters that torch uses.
+            padding = -start % _ALIGNMENT
+            record.extra = b"FB" + struct.pack("<H", padding) + b"Z" * padding
+            with archive.open(record, "w", force_zip64=is_large) as out:
+                out.write(data)
 
 
 def _pickle(arrays: Mapping[str, NDArray[Any]], names: list[str]) -> bytes:
@@ -103,18 +105,14 @@ def _tensor(number: int, array: NDArray[Any]) -> bytes:
     # Unsigned types came late to torch: their storages have no type of their own, tensors do.
     rebuild = "_rebuild_tensor_v2" if storage else "_rebuild_tensor_v3"
     kind = f"torch\n{storage}Storage" if storage else "torch.storage\nUntypedStorage"
-    size = array.size if storage else array.nbytes
+    place = _text("storage") + f"c{kind}\n".encode() + _text(str(number)) + _text("cpu")
     return (
         f"ctorch._utils\n{rebuild}\n((".encode()
-        + _text("storage")
-        + f"c{kind}\n".encode()
-        + _text(str(number))
-        + _text("cpu")
-        + _number(size)
+        + place
+        + _numbers([array.size if storage else array.nbytes])
         + b"tQ"
-        + _number(0)
-        + _numbers(array.shape)
-        + _numbers(strides)
+        + _numbers([0])
+        + b"(%bt(%bt" % (_numbers(array.shape), _numbers(strides))
         + b"\x89ccollections\nOrderedDict\n)R"
         + (b"" if storage else f"ctorch\n{array.dtype.name}\n".encode())
         + b"tR"
@@ -126,69 +124,5 @@ def _text(text: str) -> bytes:
     return b"X" + struct.pack("<I", len(body)) + body
 
 
-def _number(number: int) -> bytes:
-    if number < 2**8:
-        return b"K" + struct.pack("<B", number)
-    if number < 2**31:
-        return b"J" + struct.pack("<i", number)
-    return b"\x8a\x09" + number.to_bytes(9, "little")
-
-
-def _numbers(numbers: Any) -> bytes:
-    return b"(" + b"".join(_number(number) for number in numbers) + b"t"
-
-
-class _Archive:
-    """A zip file of stored records, each aligned; sizes of 4 GiB and more are written as zip64."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self._directory = b""
-        self._num_records = 0
-
-    def add(self, name: str, blocks: list[Any]) -> None:
-        """Append a record."""
-        path = f"archive/{name}".encode()
-        offset = self._file.tell()
-        size = sum(len(block) for block in blocks)
-        crc = 0
-        for block in blocks:
-            crc = zlib.crc32(block, crc)
-        is_large = size >= 2**32 - 1
-        extra = struct.pack("<HHQQ", 1, 16, size, size) if is_large else b""
-        # The padding is an extra field, with the two letters that torch uses.
-        padding = -(offset + 30 + len(path) + len(extra) + 4) % _ALIGNMENT
-        extra += b"FB" + struct.pack("<H", padding) + b"Z" * padding
-        short = 2**32 - 1 if is_large else size
-        common = struct.pack(
-            "<HHHHHIII", 45 if is_large else 20, 0x800, 0, 0, 0x21, crc, short, short
-        )
-        self._file.write(b"PK\3\4" + common + struct.pack("<HH", len(path), len(extra)))
-        self._file.write(path + extra)
-        for block in blocks:
-            self._file.write(block)
-        self._add_to_directory(path, common, offset, size if is_large else None)
-
-    def _add_to_directory(
-        self, path: bytes, common: bytes, offset: int, large_size: int | None
-    ) -> None:
-        fields = [large_size, large_size] if large_size is not None else []
-        fields += [offset] if offset >= 2**32 - 1 else []
-        extra = b"".join(struct.pack("<Q", field) for field in fields)
-        extra = struct.pack("<HH", 1, len(extra)) + extra if fields else b""
-        self._directory += b"PK\1\2" + struct.pack("<H", 45) + common
-        self._directory += struct.pack("<HHHHHI", len(path), len(extra), 0, 0, 0, 0)
-        self._directory += struct.pack("<I", min(offset, 2**32 - 1)) + path + extra
-        self._num_records += 1
-
-    def finish(self) -> None:
-        """Append the directory."""
-        start, size, count = self._file.tell(), len(self._directory), self._num_records
-        self._file.write(self._directory)
-        if start >= 2**32 - 1 or count >= 2**16 - 1:
-            record = struct.pack("<QHHIIQQQQ", 44, 45, 45, 0, 0, count, count, size, start)
-            self._file.write(b"PK\6\6" + record)
-            self._file.write(b"PK\6\7" + struct.pack("<IQI", 0, start + size, 1))
-        short = min(count, 2**16 - 1)
-        end = struct.pack("<HHHHIIH", 0, 0, short, short, size, min(start, 2**32 - 1), 0)
-        self._file.write(b"PK\5\6" + end)
+def _numbers(numbers: Iterable[int]) -> bytes:
+    return b"".join(b"\x8a\x09" + number.to_bytes(9, "little") for number in numbers)

@@ -1,16 +1,26 @@
-"""Rows on their way from a source to a folder: columns of arrays, and of runs of any length."""
+"""Rows on their way from a source to a folder: columns of arrays, and of runs of any length.
+
+A source gives them in batches, which must pass the same checks whatever the source is.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from feedline.errors import PackError
+from feedline.store.columns import Column, columns_of
 from feedline.store.runs import copy_runs
+
+_PLAIN_TYPES = {"bool", "float16", "float32", "float64"} | {
+    f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,6 +104,99 @@ def read_rows(file: BinaryIO, like: Rows) -> Rows:
         else read_like(column)
         for name, column in like.items()
     }
+
+
+class SourceFault(PackError):
+    """The source holds what cannot be packed; nothing is kept, as only another source can do."""
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Some rows of a source, by column.
+
+    `where` names the file or source, and `row` is the number of the first row in it.
+    """
+
+    where: str
+    row: int
+    arrays: Mapping[str, NDArray[Any]]
+
+    @property
+    def num_rows(self) -> int:
+        """The number of rows."""
+        return len(next(iter(self.arrays.values())))
+
+
+class Source(Protocol):
+    """Rows that can be read in batches.
+
+    `identity` is JSON that is different when the source has changed. `num_rows` is exact, or None
+    if it is not known before all is read; `num_rows_guess` is near.
+    """
+
+    @property
+    def identity(self) -> dict[str, Any]: ...
+
+    @property
+    def num_rows(self) -> int | None: ...
+
+    @property
+    def num_rows_guess(self) -> int | None: ...
+
+    def batches(self, start: int) -> Iterator[Batch]:
+        """Yield all rows from `start` on; batches may be empty."""
+        ...
+
+
+def as_column(where: str, row: int, name: str, array: NDArray[Any]) -> NDArray[Any]:
+    """Return the values as little-endian numbers, or raise."""
+    if array.dtype.name not in _PLAIN_TYPES:
+        raise SourceFault(
+            f"{where}: column {name!r:.80} is of type {array.dtype} at row {row} and must be of "
+            "booleans, integers or floats; convert it, or leave it out by columns=[…]"
+        )
+    return array.astype(array.dtype.newbyteorder("<"), copy=False)
+
+
+def check_batches(batches: Iterable[Batch], columns: Iterable[Column]) -> Iterator[Batch]:
+    """Yield the batches that have rows, if they have the columns that the first one had."""
+    expected = list(columns)
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        columns_found = {column.name: column for column in columns_of(batch.arrays, {})}
+        for want in expected:
+            # Files may have them in another order.
+            found = columns_found[want.name]
+            if want != found:
+                raise SourceFault(
+                    f"{batch.where}: column {found.name!r:.80} is {found} at row {batch.row} but "
+                    f"{want} in the first rows; all rows must have one type and shape, so convert "
+                    "the column, or leave it out by columns=[…]"
+                )
+        yield batch
+
+
+def describe_files(kind: str, paths: Iterable[Path]) -> dict[str, Any]:
+    """Return what tells whether files have changed, as JSON values."""
+    files = []
+    for path in paths:
+        try:
+            state = path.stat()
+        except OSError as error:
+            raise PackError(f"{path}: cannot be read ({error.strerror})") from None
+        files.append([os.path.abspath(path), state.st_size, state.st_mtime_ns])
+    return {"kind": kind, "files": files}
+
+
+def check_unchanged(identity: dict[str, Any]) -> None:
+    """Raise if files that `describe_files` told of have changed while they were read."""
+    paths = [Path(path) for path, *_ in identity.get("files", ())]
+    if paths and describe_files(identity["kind"], paths) != identity:
+        raise SourceFault(
+            "source has changed while it was packed, so what was read is a mixture; pack again "
+            "when it is complete"
+        )
 
 
 def _arrays_of(column: NDArray[Any] | Ragged) -> tuple[NDArray[Any], ...]:

@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.errors import PackError
-from feedline.packing.journal import Entry, Journal
-from feedline.packing.keys import Seed, row_keys
+from feedline.packing.keys import row_keys
 from feedline.packing.rows import (
     Ragged,
     Rows,
@@ -28,6 +27,8 @@ from feedline.packing.rows import (
     take_rows,
     write_rows,
 )
+from feedline.packing.workshop import Entry, Journal
+from feedline.plan.seeds import Seed
 from feedline.store.writing import remove, reported, sync
 
 # Columns beside those of the rows; no column of a source can have such a name.

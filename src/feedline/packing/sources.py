@@ -1,4 +1,4 @@
-"""What `pack` takes as a source, and which reader serves it."""
+"""What `pack` takes as a source: which files it is made of, and which reader serves it."""
 
 from __future__ import annotations
 
@@ -11,25 +11,37 @@ import numpy as np
 
 from feedline.errors import InvalidValueError
 from feedline.packing.arrays import ArraySource, NpyFiles, Records
-from feedline.packing.batch import Source
-from feedline.packing.files import kind_of, list_files
-from feedline.packing.settings import Selection
-from feedline.packing.table_files import CsvFiles, JsonlFiles, ParquetFiles
+from feedline.packing.formats import KINDS
+from feedline.packing.rows import Source
+from feedline.packing.selection import Selection
+
+_ENDINGS = {ending: name for name, kind in KINDS.items() if kind.open for ending in kind.endings}
 
 
 def open_source(source: Any, selection: Selection | None, num_threads: int) -> Source:
     """Return a reader of a source: files, arrays or records."""
-    if isinstance(source, str | os.PathLike):
-        path = Path(source)
-        if path.is_dir() and list_files([path])[0] == "npy":
-            return NpyFiles({file.stem: [file] for file in list_files([path])[1]}, selection)
-        return _open_files([path], selection, num_threads)
+    paths = paths_of(source)
+    if isinstance(source, Mapping):
+        if len(paths) not in (0, len(source)):
+            raise InvalidValueError("source must map all columns to arrays, or all to .npy files")
+        if not paths:
+            return ArraySource(source, selection)
+        for path in paths:
+            if _kind_of(path) != "npy":
+                raise InvalidValueError(
+                    f"source names {str(path)!r}; a mapping of columns must name .npy files"
+                )
+        columns = {str(name): [path] for name, path in zip(source, paths, strict=True)}
+        return NpyFiles(columns, selection)
+    if paths:
+        kind, files = _list_files(source if isinstance(source, list | tuple) else paths)
+        if kind == "npy" and isinstance(source, str | os.PathLike) and paths[0].is_dir():
+            return NpyFiles({file.stem: [file] for file in files}, selection)
+        reader = KINDS[kind].open if kind else None
+        # A folder without files has no reader, and is refused for having no rows.
+        return reader(files, selection, num_threads) if reader else Records([], selection)
     if isinstance(source, np.ndarray):
         return ArraySource({"data": source}, selection)
-    if isinstance(source, Mapping):
-        return _open_mapping(source, selection)
-    if isinstance(source, list | tuple) and any(isinstance(e, str | os.PathLike) for e in source):
-        return _open_files(source, selection, num_threads)
     if isinstance(source, Iterable) and not isinstance(source, bytes):
         return Records(source, selection)
     raise InvalidValueError(
@@ -48,28 +60,43 @@ def paths_of(source: Any) -> list[Path]:
     return [Path(entry) for entry in entries if isinstance(entry, str | os.PathLike)]
 
 
-def _open_files(paths: Iterable[Any], selection: Selection | None, num_threads: int) -> Source:
-    kind, files = list_files(paths)
-    if kind == "parquet":
-        return ParquetFiles(files, selection)
-    if kind == "csv":
-        return CsvFiles(files, selection, num_threads)
-    if kind == "jsonl":
-        return JsonlFiles(files, selection, num_threads)
-    # A folder without files ends here too, and is refused for having no rows.
-    return NpyFiles({"data": files}, selection) if files else Records([], selection)
+def _list_files(entries: Iterable[str | os.PathLike[str]]) -> tuple[str, list[Path]]:
+    """Return the kind of the files that a source names, empty if there are none, and the files.
+
+    A folder stands for the files in it, in the order of their names. Markers such as `_SUCCESS` and
+    hidden files are no data.
+    """
+    files: list[Path] = []
+    for path in map(Path, entries):
+        if not path.is_dir():
+            files.append(path)
+            continue
+        found = sorted(entry for entry in path.iterdir() if not entry.name.startswith((".", "_")))
+        if folders := [entry for entry in found if entry.is_dir()]:
+            raise InvalidValueError(
+                f"source={str(path)!r} holds the folder {folders[0].name!r} and must hold files "
+                "only; give the files as a list"
+            )
+        files += found
+    kinds = {_kind_of(path): path for path in files}
+    if len(kinds) > 1:
+        first, second = list(kinds.values())[:2]
+        raise InvalidValueError(
+            f"source has {first.name} and {second.name}; all files must be of one kind, so pack "
+            "each kind on its own"
+        )
+    for path in files:
+        if not path.is_file():
+            raise InvalidValueError(f"source={str(path)!r} must be a file, and there is none")
+    return next(iter(kinds), ""), files
 
 
-def _open_mapping(source: Mapping[str, Any], selection: Selection | None) -> Source:
-    are_paths = {isinstance(value, str | os.PathLike) for value in source.values()}
-    if are_paths == {True}:
-        paths = {str(name): Path(path) for name, path in source.items()}
-        for path in paths.values():
-            if kind_of(path) != "npy":
-                raise InvalidValueError(
-                    f"source names {str(path)!r}; a mapping of columns must name .npy files"
-                )
-        return NpyFiles({name: [path] for name, path in paths.items()}, selection)
-    if True in are_paths:
-        raise InvalidValueError("source must map all columns to arrays, or all to .npy files")
-    return ArraySource(source, selection)
+def _kind_of(path: Path) -> str:
+    """Return the kind of a file by the ending of its name, or raise."""
+    kind = _ENDINGS.get(path.suffix.lower())
+    if kind is None:
+        raise InvalidValueError(
+            f"source={str(path)!r} must end in one of {', '.join(_ENDINGS)}; convert it, or give "
+            "the files of a folder as a list"
+        )
+    return kind

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -11,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.errors import InvalidValueError, as_float
-from feedline.packing.keys import Seed, draw
+from feedline.packing.keys import draw
+from feedline.plan.seeds import Seed
 
 _BLOCK_ROWS = 1000
 _BLOCK_BYTES = 2**24
@@ -56,15 +58,12 @@ class Splits:
 
     def last_block_before(self, needed: list[int]) -> int:
         """Return the last block at whose start no split has more rows than `needed` of it."""
-        low, high = 0, sum(needed) // self.block_rows + 1
-        while high - low > 1:
-            middle = (low + high) // 2
-            counts = self.counts(middle * self.block_rows)
-            if all(count <= need for count, need in zip(counts, needed, strict=True)):
-                low = middle
-            else:
-                high = middle
-        return low
+
+        def is_past(block: int) -> bool:
+            counts = self.counts(block * self.block_rows)
+            return any(count > need for count, need in zip(counts, needed, strict=True))
+
+        return bisect_left(range(sum(needed) // self.block_rows + 1), True, key=is_past) - 1
 
 
 def parse_split(split: Any) -> dict[str, Fraction]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import re
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Generator, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from collections.abc import Iterator
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.errors import PackError
-from feedline.packing.batch import Batch, SourceFault, as_column
-from feedline.packing.files import describe_files, open_file
-from feedline.packing.settings import Selection, old_names, select
+from feedline.packing.rows import Batch, SourceFault, as_column, describe_files
+from feedline.packing.selection import Selection, old_names, select
 from feedline.store.extras import import_arrow
 
 # Decoding takes several times the memory of its result.
@@ -32,7 +33,7 @@ _NO_VALUE = ["", "NA", "N/A", "#N/A", "n/a", "NULL", "null", "None", "<NA>"]
 class ParquetFiles:
     """Parquet files with the same columns."""
 
-    def __init__(self, paths: list[Path], selection: Selection | None) -> None:
+    def __init__(self, paths: list[Path], selection: Selection | None, num_threads: int) -> None:
         self._paths = paths
         self._arrow = import_arrow()
         self.identity = describe_files("parquet", paths)
@@ -47,8 +48,7 @@ class ParquetFiles:
                 self._num_rows.append(file.metadata.num_rows)
         assert chosen is not None
         self._selection = chosen
-        self.num_rows: int | None = sum(self._num_rows)
-        self.num_rows_guess: int | None = self.num_rows
+        self.num_rows = self.num_rows_guess = sum(self._num_rows)
 
     def batches(self, start: int) -> Iterator[Batch]:
         """Yield all rows from `start` on; files and row groups before it are not read."""
@@ -62,13 +62,17 @@ class ParquetFiles:
             groups = [
                 file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)
             ]
-            first, row = 0, 0
-            while row + groups[first].num_rows <= start:
-                row += groups[first].num_rows
-                first += 1
-            row_bytes = max(_bytes_per_row(group) for group in groups)
+            ends = np.cumsum([group.num_rows for group in groups])
+            first = int(np.searchsorted(ends, start, side="right"))
+            row = int(ends[first]) - groups[first].num_rows
+            # At most, when it is decoded; in the file it may have few.
+            row_bytes = _MAX_VALUE_BYTES * max(
+                sum(group.column(number).num_values for number in range(group.num_columns))
+                // max(1, group.num_rows)
+                for group in groups
+            )
             for table in file.iter_batches(
-                batch_size=max(1, min(_MAX_BATCH_ROWS, _BLOCK_BYTES // row_bytes)),
+                batch_size=max(1, min(_MAX_BATCH_ROWS, _BLOCK_BYTES // max(1, row_bytes))),
                 row_groups=range(first, len(groups)),
                 columns=old_names(self._selection),
             ):
@@ -96,12 +100,14 @@ class _TextFiles(ABC):
     """Files of lines, cut into blocks of whole lines that threads parse with pyarrow.
 
     The types of the first block hold for all: a later value that does not fit is refused, never
-    rounded. What a line means is told by the two kinds below.
+    rounded. pyarrow's own streams would do the same, but parse in one thread, name no rows, and
+    refuse lines that are longer than a block.
     """
 
     kind = ""
     has_quotes = False
-    num_header_lines = 0
+    #: What messages call the first row of a block.
+    first_row = 0
 
     def __init__(self, paths: list[Path], selection: Selection | None, num_threads: int) -> None:
         self._paths = paths
@@ -109,8 +115,8 @@ class _TextFiles(ABC):
         self._num_threads = num_threads
         self._arrow = import_arrow()
         self.identity = describe_files(self.kind, paths)
-        self.num_rows: int | None = None
-        self.num_rows_guess: int | None = _guess_rows(paths)
+        self.num_rows = None
+        self.num_rows_guess = _guess_rows(paths)
 
     def batches(self, start: int) -> Iterator[Batch]:
         """Yield all rows from `start` on; those before are parsed again, to be counted."""
@@ -118,49 +124,42 @@ class _TextFiles(ABC):
         num_seen = 0
         with ThreadPoolExecutor(self._num_threads) as pool:
             for path in self._paths:
-                for row, table in self._tables(path, schema, pool):
+                row = 0
+                for table in self._tables(path, schema, pool):
                     schema = table.schema if schema is None else schema
                     skip = min(max(start - num_seen, 0), table.num_rows)
-                    num_seen += table.num_rows
                     if skip < table.num_rows:
                         selection = select(self._selection, table.column_names, str(path))
                         yield _batch(path, row + skip, table.slice(skip), selection)
+                    num_seen += table.num_rows
+                    row += table.num_rows
 
-    def _tables(
-        self, path: Path, schema: Any, pool: ThreadPoolExecutor
-    ) -> Iterator[tuple[int, Any]]:
-        """Yield the tables of a file that have rows, each with the number of its first row."""
+    def _tables(self, path: Path, schema: Any, pool: Executor) -> Iterator[Any]:
+        """Yield the tables of a file that have rows."""
         row = 0
-        waiting: deque[tuple[bool, Future[Any]]] = deque()
-        blocks = _blocks(path, self.has_quotes)
-        is_first, is_over = True, False
-        with closing(blocks):
-            try:
-                while waiting or not is_over:
-                    if block := next(blocks, b""):
-                        if is_first:
-                            self._begin(path, block, schema)
-                        parsing = pool.submit(self._parse, path, block, is_first, schema)
-                        waiting.append((is_first, parsing))
-                        is_first = False
-                    is_over = not block
-                    # Nothing can be parsed beside the first rows before the types are known.
-                    if waiting and (schema is None or is_over or len(waiting) > self._num_threads):
-                        table = self._result(path, row, *waiting.popleft())
-                        if table.num_rows:
-                            yield row, table
-                            row += table.num_rows
-                            schema = table.schema if schema is None else schema
-            finally:
-                for _, parsing in waiting:
-                    parsing.cancel()
+        waiting: deque[Future[Any]] = deque()
+        try:
+            for number, block in enumerate(chain(_blocks(path, self.has_quotes), [b""])):
+                lines = self._without_header(path, block, schema) if block and not number else block
+                if lines.strip():
+                    waiting.append(pool.submit(self._parse, lines, schema))
+                # Nothing can be parsed beside the first rows before the types are known.
+                max_waiting = 0 if schema is None or not block else self._num_threads
+                while len(waiting) > max_waiting:
+                    table = self._result(path, row, waiting.popleft())
+                    if table.num_rows:
+                        yield table
+                        row += table.num_rows
+                        schema = table.schema if schema is None else schema
+        finally:
+            for parsing in waiting:
+                parsing.cancel()
 
-    def _result(self, path: Path, row: int, has_header: bool, parsing: Future[Any]) -> Any:
+    def _result(self, path: Path, row: int, parsing: Future[Any]) -> Any:
         try:
             return parsing.result()
         except self._arrow.ArrowException as error:
-            # Messages count rows from the start of the block: lines from 1 in CSV, else from 0.
-            first = row - self.num_header_lines * (1 + has_header)
+            first = row - self.first_row
             text, count = re.subn(
                 r"[Rr]ow #?(\d+)", lambda match: f"row {first + int(match[1])}", str(error)
             )
@@ -171,12 +170,12 @@ class _TextFiles(ABC):
                 "the column out by columns=[…]"
             ) from None
 
-    @abstractmethod
-    def _begin(self, path: Path, first: bytes, schema: Any) -> None:
-        """Look at the block at the start of a file; `schema` has the types, if they are known."""
+    def _without_header(self, path: Path, first: bytes, schema: Any) -> bytes:
+        """Return the rows of the first block of a file; `schema` has the types, if known."""
+        return first
 
     @abstractmethod
-    def _parse(self, path: Path, block: bytes, is_first: bool, schema: Any) -> Any:
+    def _parse(self, block: bytes, schema: Any) -> Any:
         """Return a block as a table."""
 
 
@@ -185,31 +184,33 @@ class CsvFiles(_TextFiles):
 
     kind = "csv"
     has_quotes = True
-    num_header_lines = 1
+    first_row = 1
     _names: list[str]
+    _wanted: list[str]
 
-    def _begin(self, path: Path, first: bytes, schema: Any) -> None:
-        line = first[: _line_end(first)]
+    def _without_header(self, path: Path, first: bytes, schema: Any) -> bytes:
+        csv = import_arrow("pyarrow.csv")
+        line = re.match(rb'(?:"[^"]*+"|[^"\r\n])*+(?:\r\n?|\n|$)', first)
+        end = line.end() if line else len(first)
         try:
-            csv = import_arrow("pyarrow.csv")
-            self._names = list(csv.read_csv(self._arrow.BufferReader(line)).column_names)
+            self._names = csv.read_csv(self._arrow.BufferReader(first[:end])).column_names
         except self._arrow.ArrowException as error:
             raise SourceFault(f"{path}: has no line with the names of columns ({error})") from None
         if schema is not None and self._selection is None:
             _refuse_other_columns(path, self._names, schema.names)
+        self._wanted = old_names(select(self._selection, self._names, str(path)))
+        return first[end:]
 
-    def _parse(self, path: Path, block: bytes, is_first: bool, schema: Any) -> Any:
+    def _parse(self, block: bytes, schema: Any) -> Any:
         csv = import_arrow("pyarrow.csv")
         return csv.read_csv(
             self._arrow.BufferReader(block),
             read_options=csv.ReadOptions(
-                use_threads=False,
-                block_size=len(block) + 1,
-                column_names=None if is_first else self._names,
+                use_threads=False, block_size=len(block) + 1, column_names=self._names
             ),
             parse_options=csv.ParseOptions(newlines_in_values=True),
             convert_options=csv.ConvertOptions(
-                include_columns=old_names(select(self._selection, self._names, str(path))),
+                include_columns=self._wanted,
                 column_types=schema,
                 null_values=_NO_VALUE,
                 strings_can_be_null=True,
@@ -222,13 +223,8 @@ class JsonlFiles(_TextFiles):
 
     kind = "jsonl"
 
-    def _begin(self, path: Path, first: bytes, schema: Any) -> None:
-        """Every line names its own columns."""
-
-    def _parse(self, path: Path, block: bytes, is_first: bool, schema: Any) -> Any:
+    def _parse(self, block: bytes, schema: Any) -> Any:
         json = import_arrow("pyarrow.json")
-        if not block.strip():
-            return self._arrow.table({})
         options = None
         if schema is not None:
             wanted = old_names(self._selection) if self._selection else schema.names
@@ -305,10 +301,10 @@ def _refuse_other_columns(path: Path, names: list[str], expected: list[str]) -> 
         )
 
 
-def _blocks(path: Path, has_quotes: bool) -> Generator[bytes]:
+def _blocks(path: Path, has_quotes: bool) -> Iterator[bytes]:
     """Yield a file in blocks that end where lines end."""
     rest = b""
-    with open_file(path) as file:
+    with _open(path) as file:
         while data := file.read(_BLOCK_BYTES):
             data = rest + data if rest else data
             end = data.rfind(b"\n") + 1
@@ -327,23 +323,16 @@ def _blocks(path: Path, has_quotes: bool) -> Generator[bytes]:
         yield rest
 
 
-def _line_end(data: bytes) -> int:
-    end = data.find(b"\n") + 1
-    while end and data.count(b'"', 0, end) % 2:
-        end = data.find(b"\n", end) + 1
-    return end or len(data)
+def _open(path: Path) -> io.FileIO:
+    try:
+        return open(path, "rb", buffering=0)
+    except OSError as error:
+        raise PackError(f"{path}: cannot be read ({error.strerror})") from None
 
 
 def _guess_rows(paths: list[Path]) -> int:
     """Return about how many rows files have, by the lines at the start of the largest."""
     sizes = [path.stat().st_size for path in paths]
-    with open_file(paths[sizes.index(max(sizes))]) as file:
+    with _open(paths[sizes.index(max(sizes))]) as file:
         sample = file.read(_BLOCK_BYTES)
     return sum(sizes) * (sample.count(b"\n") + 1) // max(1, len(sample))
-
-
-def _bytes_per_row(group: Any) -> int:
-    """Return at most how many bytes a row has when it is decoded; in the file it may have few."""
-    num_values: int = sum(group.column(number).num_values for number in range(group.num_columns))
-    num_rows: int = group.num_rows
-    return max(1, _MAX_VALUE_BYTES * num_values // max(1, num_rows))

@@ -12,14 +12,16 @@ Only `data` ever gets a `metadata.json`, when everything else is on disk.
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from feedline.errors import InvalidValueError, PackError
-from feedline.packing.journal import Entry, Journal, read_journal
+from feedline.packing.rows import SourceFault
 from feedline.store.manifest import MANIFEST_NAME
 from feedline.store.writing import remove, reported, sync
 
@@ -28,11 +30,39 @@ _VERSION = 2
 _ENTRIES = {"lock", "journal.jsonl", "data", "spills", "old"}
 
 
+Entry = dict[str, Any]
+
+
+class Journal:
+    """A file of JSON lines; what is appended is on disk before the call returns."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        with reported(path):
+            self._file = open(path, "ab", buffering=0)  # noqa: SIM115
+
+    def append(self, *entries: Entry) -> None:
+        """Add lines, all with one sync."""
+        lines = b"".join(json.dumps(entry).encode() + b"\n" for entry in entries)
+        with self._lock, reported(self._path):
+            view = memoryview(lines)
+            while view:
+                view = view[self._file.write(view) :]
+            os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
 class Product(NamedTuple):
     """What packing makes: how it is known at a place, and what is wrong with anything else."""
 
     is_at: Callable[[Path], bool]
     refusal: str
+    #: Whether an interrupted run can go on, and so is kept.
+    can_resume: bool = True
 
 
 def _is_packed_folder(folder: Path) -> bool:
@@ -76,13 +106,12 @@ class Workshop:
         self.spills = self._partial / "spills"
         self._old = self._partial / "old"
         self._journal_path = self._partial / "journal.jsonl"
-        self._lock: int | None = None
         self.journal: Journal
         self.entries: list[Entry] = []
         if not self._partial.exists():
-            self.check_target()
+            self._check_target()
 
-    def check_target(self) -> None:
+    def _check_target(self) -> None:
         """Raise if something is at the target that is not to be, or must not be, replaced."""
         if not os.path.lexists(self.folder):
             return
@@ -96,29 +125,45 @@ class Workshop:
                 f"{self.folder}: {self._product.refusal}; choose another folder, or remove it"
             )
 
-    def open(self, parameters: dict[str, Any], *, resume: bool) -> None:
-        """Lock the folder and read its journal, or begin one; the parameters must be the same."""
+    @contextmanager
+    def opened(self, parameters: dict[str, Any], *, resume: bool) -> Iterator[None]:
+        """Lock the folder and read its journal, or begin one; the parameters must be the same.
+
+        At the end the folder is removed, unless an error leaves work that can go on.
+        """
         with reported(self._partial, remedy="choose a folder that can be made and written to"):
-            self._take_lock()
+            lock = self._take_lock()
         try:
             with reported(self._partial):
-                self._check_entries()
+                if others := sorted(set(os.listdir(self._partial)) - _ENTRIES):
+                    raise PackError(
+                        f"{self._partial}: holds {others[0]!r:.80}, which packing did not put "
+                        "there; remove it, or choose another folder"
+                    )
                 if self._old.exists() and not self.folder.exists():
                     # Killed between the two renames of an exchange: nothing was lost.
                     os.rename(self._old, self.folder)
-                self.entries = read_journal(self._journal_path) if resume else []
+                self.entries = _read_journal(self._journal_path) if resume else []
                 if not self.is_published:
-                    self.check_target()
+                    self._check_target()
                 if self.entries:
                     self._check_parameters(parameters)
                 else:
                     self._begin(parameters)
             self.journal = Journal(self._journal_path)
-        except BaseException:
-            if not self._journal_path.exists():
-                self._leave_empty()
-            self.unlock()
-            raise
+            with closing(self.journal):
+                try:
+                    yield
+                except BaseException as error:
+                    # Some faults only another source or other arguments can mend.
+                    is_final = isinstance(error, SourceFault | InvalidValueError)
+                    if is_final or not self._product.can_resume:
+                        self._clear()
+                    raise
+                self._clear()
+        finally:
+            self._leave_empty()
+            os.close(lock)
 
     @property
     def is_published(self) -> bool:
@@ -130,7 +175,7 @@ class Workshop:
         """Move the finished data to its place; what was there survives any failure before that."""
         self.journal.append({"sealed": True})
         with reported(self.folder):
-            self.check_target()
+            self._check_target()
             sync([self._partial])
             if self.folder.exists():
                 remove(self._old)
@@ -143,27 +188,18 @@ class Workshop:
                 raise
             sync([self.folder.parent])
 
-    def clear(self) -> None:
-        """Remove the partial folder."""
+    def _clear(self) -> None:
         self.journal.close()
         with reported(self._partial):
             # The journal goes last: with it, an interrupted removal is taken up again.
             for path in (self._old, self.data, self.spills, self._journal_path):
                 remove(path)
-        self._leave_empty()
-        self.unlock()
 
-    def unlock(self) -> None:
-        """Let another process go on."""
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
-
-    def _take_lock(self) -> None:
+    def _take_lock(self) -> int:
         path = self._partial / "lock"
         # Not in the loop: a parent that cannot be made now cannot be made later.
         self._partial.parent.mkdir(parents=True, exist_ok=True)
-        while self._lock is None:
+        while True:
             self._partial.mkdir(exist_ok=True)
             try:
                 descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
@@ -175,25 +211,19 @@ class Workshop:
                     f"{self._partial}: another process is packing to {self.folder.name}; wait for "
                     "it, or choose another folder"
                 )
-            if _is_at(path, descriptor):
-                self._lock = descriptor
-            else:
-                os.close(descriptor)
+            with suppress(FileNotFoundError):
+                # If not, the lock is on a file that was removed in between.
+                if os.path.samestat(os.stat(path), os.fstat(descriptor)):
+                    return descriptor
+            os.close(descriptor)
 
     def _leave_empty(self) -> None:
         """Remove the folder with its lock, unless something is in it."""
-        if set(os.listdir(self._partial)) <= {"lock"}:
-            # Another process may come in between: then the folder is its own.
-            with suppress(OSError):
+        # Another process may come in between: then the folder is its own.
+        with suppress(OSError):
+            if set(os.listdir(self._partial)) <= {"lock"}:
                 remove(self._partial / "lock")
                 self._partial.rmdir()
-
-    def _check_entries(self) -> None:
-        if others := sorted(set(os.listdir(self._partial)) - _ENTRIES):
-            raise PackError(
-                f"{self._partial}: holds {others[0]!r:.80}, which packing did not put there; "
-                "remove it, or choose another folder"
-            )
 
     def _check_parameters(self, parameters: dict[str, Any]) -> None:
         version = self.entries[0].get("version")
@@ -203,7 +233,7 @@ class Workshop:
                 f"version {version!r:.80}, not {_VERSION}); go on with that release, or start over "
                 "by resume=False"
             )
-        differences = list_differences(self.entries[0].get("parameters", {}), parameters)
+        differences = _list_differences(self.entries[0].get("parameters", {}), parameters)
         if differences:
             raise PackError(
                 f"{self._partial}: was begun with other parameters: {'; '.join(differences):.800}; "
@@ -214,9 +244,8 @@ class Workshop:
         for name in _ENTRIES - {"lock", "old"}:
             remove(self._partial / name)
         header = {"format": "feedline.pack", "version": _VERSION, "parameters": parameters}
-        journal = Journal(self._journal_path)
-        journal.append(header)
-        journal.close()
+        with closing(Journal(self._journal_path)) as journal:
+            journal.append(header)
         sync([self._partial, self._partial.parent])
         self.entries = [header]
 
@@ -233,7 +262,30 @@ def check_apart(paths: Iterable[Path], folder: Path, *, may_hold: bool = True) -
             )
 
 
-def list_differences(begun: dict[str, Any], now: dict[str, Any]) -> list[str]:
+def _read_journal(path: Path) -> list[Entry]:
+    """Return the whole lines of a journal; a line that was cut short is taken off the file."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return []
+    entries: list[Entry] = []
+    num_good = 0
+    for line in data.splitlines(keepends=True):
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            break
+        if not line.endswith(b"\n") or not isinstance(entry, dict):
+            break
+        entries.append(entry)
+        num_good += len(line)
+    if num_good < len(data):
+        with reported(path):
+            os.truncate(path, num_good)
+    return entries
+
+
+def _list_differences(begun: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """Return a line for each parameter that is another one now."""
     lines = []
     for name in dict.fromkeys([*begun, *now]):
@@ -266,11 +318,3 @@ def _try_lock(descriptor: int) -> bool:
     except BlockingIOError:
         return False
     return True
-
-
-def _is_at(path: Path, descriptor: int) -> bool:
-    """Whether an open file is still the one at a path, and not one that was removed."""
-    try:
-        return os.path.samestat(os.stat(path), os.fstat(descriptor))
-    except FileNotFoundError:
-        return False

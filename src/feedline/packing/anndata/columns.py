@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from feedline.errors import DamagedDataError, InvalidValueError
 from feedline.packing.anndata.nodes import Node, Scan
-from feedline.packing.batch import SourceFault
-from feedline.packing.rows import Ragged
+from feedline.packing.rows import Ragged, SourceFault
 
 _NULLABLE = ("nullable-integer", "nullable-boolean", "nullable-string-array")
 _MAX_CATEGORIES = 2**24
@@ -36,14 +35,11 @@ class ColumnKind:
         return f"{order}{self.encoding} of {of or 'strings'}"
 
     def is_like(self, other: ColumnKind) -> bool:
-        """Whether columns of these kinds can be one."""
-        if self.encoding == other.encoding == "categorical":
-            is_same = (self.is_ordered, self.category_dtype) == (
-                other.is_ordered,
-                other.category_dtype,
-            )
-            return is_same and (not self.is_ordered or self.categories == other.categories)
-        return self == other
+        """Whether columns of these kinds can be one; categories without an order may differ."""
+        if self.encoding != "categorical":
+            return self == other
+        categories = self.categories if self.is_ordered else other.categories
+        return replace(self, dtype=other.dtype, categories=categories) == other
 
 
 class SourceColumn:
@@ -129,13 +125,7 @@ def join_kinds(columns: Sequence[SourceColumn]) -> ColumnKind:
     met = dict.fromkeys(category for column in columns for category in column.kind.categories)
     sizes = (np.int8, np.int16, np.int32)
     dtype = next(np.dtype(size) for size in sizes if len(met) <= np.iinfo(size).max)
-    return ColumnKind(
-        encoding="categorical",
-        dtype=dtype,
-        is_ordered=first.is_ordered,
-        categories=tuple(met),
-        category_dtype=first.category_dtype,
-    )
+    return replace(first, dtype=dtype, categories=tuple(met))
 
 
 def to_text(where: str, start: int, values: NDArray[Any]) -> Ragged:

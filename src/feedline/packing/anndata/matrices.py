@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from feedline.errors import DamagedDataError, InvalidValueError
 from feedline.packing.anndata.nodes import Node, Scan
 from feedline.packing.batch import SourceFault
-from feedline.packing.rows import Ragged
+from feedline.packing.rows import Ragged, SourceFault
 from feedline.store.zarr_store import may_lack_columns
 
 #: Columns are kept as int32, and rows of a block are counted at once.
@@ -32,15 +32,11 @@ class SparseMatrix:
             lambda start, end: may_lack_columns(self.num_columns)
         )
         self._indptr = node.child("indptr")
-        self.num_rows, self.num_columns = _shape_of(node)
+        self.num_rows, self.num_columns = _check_shape(node, node.attribute("shape"))
         self.dtype = self._data.dtype
         self.num_values = self._check_arrays()
-        self.row_bytes = 8
-
-    @property
-    def num_bytes(self) -> int:
-        """How much memory all of it would take."""
-        return self.num_values * (self.dtype.itemsize + 4) + self.num_rows * self.row_bytes
+        #: How much memory all of it would take.
+        self.num_bytes = self.num_values * (self.dtype.itemsize + 4) + self.num_rows * 8
 
     def blocks(self) -> Iterator[Block]:
         """Yield all rows: from where to where, and the rows."""
@@ -118,25 +114,17 @@ class DenseMatrix:
         self.where = node.where
         self._max_bytes = max_bytes
         self._array = node.as_matrix(lambda start, end: True)
-        if len(node.shape) != 2:
-            raise DamagedDataError(
-                f"{node.where}: has shape {node.shape} but must have rows and columns"
-            )
-        self.num_rows, self.num_columns = node.shape
-        _check_num_columns(node, self.num_columns)
+        self.num_rows, self.num_columns = _check_shape(node, node.shape)
         self.dtype = node.dtype
         self.num_values = self.num_rows * self.num_columns
         self.row_bytes = self.num_columns * self.dtype.itemsize
+        #: How much memory all of it would take.
+        self.num_bytes = self.num_rows * self.row_bytes
         if self.row_bytes > max_bytes:
             raise InvalidValueError(
                 f"{self.where}: a row has {self.row_bytes} bytes, which must be at most "
                 f"{max_bytes}; use a larger memory_budget"
             )
-
-    @property
-    def num_bytes(self) -> int:
-        """How much memory all of it would take."""
-        return self.num_rows * self.row_bytes
 
     def blocks(self) -> Iterator[Block]:
         """Yield all rows: from where to where, and the rows."""
@@ -172,17 +160,14 @@ def open_matrix(root: Node, element: str, max_bytes: int) -> SparseMatrix | Dens
     return SparseMatrix(node, max_bytes) if node.is_group else DenseMatrix(node, max_bytes)
 
 
-def _shape_of(node: Node) -> tuple[int, int]:
-    shape = node.attribute("shape")
-    is_pair = isinstance(shape, list) and len(shape) == 2
+def _check_shape(node: Node, shape: Any) -> tuple[int, int]:
+    is_pair = isinstance(shape, list | tuple) and len(shape) == 2
     if not is_pair or not all(isinstance(size, int) and size >= 0 for size in shape):
-        raise DamagedDataError(f"{node.where}: has shape={shape!r:.80}, which must be two sizes")
-    _check_num_columns(node, shape[1])
-    return shape[0], shape[1]
-
-
-def _check_num_columns(node: Node, num_columns: int) -> None:
-    if not 1 <= num_columns <= MAX_COLUMNS:
-        raise SourceFault(
-            f"{node.where}: has {num_columns} columns, which must be in [1, {MAX_COLUMNS}]"
+        raise DamagedDataError(
+            f"{node.where}: has shape={shape!r:.80}, which must be a number of rows and columns"
         )
+    if not 1 <= shape[1] <= MAX_COLUMNS:
+        raise SourceFault(
+            f"{node.where}: has {shape[1]} columns, which must be in [1, {MAX_COLUMNS}]"
+        )
+    return shape[0], shape[1]

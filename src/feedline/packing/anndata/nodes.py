@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.errors import DamagedDataError, InvalidValueError, UnsafeDataError
-from feedline.packing.batch import SourceFault
+from feedline.packing.rows import SourceFault
 from feedline.store.extras import import_extra
 from feedline.store.runs import Runs
 from feedline.store.zarr_arrays import (

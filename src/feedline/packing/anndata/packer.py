@@ -16,12 +16,11 @@ from feedline.errors import InvalidValueError, PackError, check_integer, check_s
 from feedline.packing.anndata.columns import check_path_name
 from feedline.packing.anndata.sources import AnnDataFiles
 from feedline.packing.anndata.writer import AnnDataWriter, chunk_entries
-from feedline.packing.files import check_unchanged
-from feedline.packing.keys import Seed, check_seed
-from feedline.packing.rows import Rows
+from feedline.packing.rows import Rows, check_unchanged
 from feedline.packing.settings import DEFAULT_MEMORY, check_memory
 from feedline.packing.shuffle import Shuffle
 from feedline.packing.workshop import Product, Workshop, check_apart
+from feedline.plan.seeds import Seed, check_seed
 from feedline.store.progress import Progress, open_progress
 from feedline.store.writing import reported, sync_chunk
 
@@ -118,24 +117,31 @@ and there is none
         closing(AnnDataFiles(paths, element=element, obs=names, max_bytes=budget // 8)) as files,
     ):
         _check_source_row(source_row, files)
-        chunk = chunk_entries(files, chunk_rows, budget // 8)
-        job = _Job(
-            files=files,
-            chunk=chunk,
-            num_chunks=None if shard_rows is None else -(-shard_rows // chunk_rows),
-            seed=seed if shuffle else None,
-            source_row=source_row,
-            budget=budget,
-        )
-        with reported(workshop.folder, remedy="make space or repair the disk, and pack again"):
+        layout = {
+            "chunk": chunk_entries(files, chunk_rows, budget // 8),
+            "num_chunks": None if shard_rows is None else -(-shard_rows // chunk_rows),
+        }
+        mark = {_MARK: {"version": 1, "is_shuffled": bool(shuffle)}}
+        num_threads = min(_MAX_THREADS, os.cpu_count() or 1)
+        with (
+            reported(workshop.folder, remedy="make space or repair the disk, and pack again"),
             # What a killed run has left is not gone on from: it is removed.
-            workshop.open({"kind": "anndata"}, resume=False)
-            try:
-                job.run(workshop, bars)
-                check_unchanged(files.identity)
-                workshop.publish()
-            finally:
-                workshop.clear()
+            workshop.opened({"kind": "anndata"}, resume=False),
+            ThreadPoolExecutor(num_threads, thread_name_prefix="feedline-pack") as pool,
+            closing(AnnDataWriter(workshop.data, files, layout, source_row, mark, pool)) as writer,
+        ):
+            if shuffle:
+                rows = _shuffled(files, workshop, bars, pool, seed=seed, budget=budget)
+            else:
+                bars.begin("packing", files.num_rows)
+                rows = files.blocks()
+            for part in rows:
+                writer.append(part)
+                bars.advance(len(part["row"]))
+            writer.finish()
+            sync_chunk(workshop.data)
+            check_unchanged(files.identity)
+            workshop.publish()
     return AnnDataPackResult(
         folder=workshop.folder,
         num_sources=len(paths),
@@ -149,65 +155,35 @@ and there is none
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Job:
-    """Files that are open, and how to write them; no seed stands for no shuffle."""
-
-    files: AnnDataFiles
-    chunk: int
-    num_chunks: int | None
-    seed: Seed | None
-    source_row: str | None
-    budget: int
-
-    def run(self, workshop: Workshop, bars: Progress) -> None:
-        """Write the whole group, and wait until it is on disk."""
-        num_threads = min(_MAX_THREADS, os.cpu_count() or 1)
-        with ThreadPoolExecutor(num_threads, thread_name_prefix="feedline-pack") as pool:
-            writer = AnnDataWriter(
-                workshop.data,
-                self.files,
-                chunk=self.chunk,
-                num_chunks=self.num_chunks,
-                source_row=self.source_row,
-                attributes={_MARK: {"version": 1, "is_shuffled": self.seed is not None}},
-                pool=pool,
-            )
-            try:
-                for count, rows in self._rows(workshop, bars, pool):
-                    writer.append(rows)
-                    bars.advance(count)
-                writer.finish()
-            finally:
-                writer.close()
-        sync_chunk(workshop.data)
-
-    def _rows(
-        self, workshop: Workshop, bars: Progress, pool: ThreadPoolExecutor
-    ) -> Iterator[tuple[int, Rows]]:
-        if self.seed is None:
-            bars.begin("packing", self.files.num_rows)
-            for rows in self.files.blocks():
-                yield len(rows["row"]), rows
-            return
-        num_bytes = self.files.num_bytes_guess
-        _check_space(workshop.folder, num_bytes)
-        shuffle = Shuffle(
-            workshop.spills,
-            seed=self.seed,
-            num_bytes=num_bytes,
-            max_bytes=self.budget // 4,
-            pool=pool,
+def _shuffled(
+    files: AnnDataFiles,
+    workshop: Workshop,
+    bars: Progress,
+    pool: ThreadPoolExecutor,
+    *,
+    seed: Seed,
+    budget: int,
+) -> Iterator[Rows]:
+    """Yield all rows in the order of the shuffle."""
+    num_bytes = files.num_bytes_guess
+    free = shutil.disk_usage(next(p for p in workshop.folder.parents if p.exists())).free
+    if num_bytes > free:
+        raise PackError(
+            f"{workshop.folder}: a shuffle needs about {num_bytes} bytes on the disk, which has "
+            f"{free}; make space, choose another disk, or pack without a shuffle"
         )
-        bars.begin("dealing", self.files.num_rows)
-        for rows in self.files.blocks():
-            shuffle.add(rows)
-            bars.advance(len(rows["row"]))
-        shuffle.finish()
-        bars.begin("shuffling", self.files.num_rows)
-        for count, shuffled in shuffle.shuffled():
-            assert shuffled is not None
-            yield count, shuffled
+    shuffle = Shuffle(
+        workshop.spills, seed=seed, num_bytes=num_bytes, max_bytes=budget // 4, pool=pool
+    )
+    bars.begin("dealing", files.num_rows)
+    for rows in files.blocks():
+        shuffle.add(rows)
+        bars.advance(len(rows["row"]))
+    shuffle.finish()
+    bars.begin("shuffling", files.num_rows)
+    for _, shuffled in shuffle.shuffled():
+        assert shuffled is not None
+        yield shuffled
 
 
 def _is_packed(folder: Path) -> bool:
@@ -219,7 +195,11 @@ def _is_packed(folder: Path) -> bool:
         return False
 
 
-_PRODUCT = Product(_is_packed, "was not written by packing AnnData, so it will not be replaced")
+_PRODUCT = Product(
+    _is_packed,
+    "was not written by packing AnnData, so it will not be replaced",
+    can_resume=False,
+)
 
 
 def _check_sources(sources: Any) -> list[Path]:
@@ -250,14 +230,4 @@ def _check_source_row(name: str | None, files: AnnDataFiles) -> None:
         raise InvalidValueError(
             f"source_row={name!r:.80} is a column that the sources have; leave that out by "
             "obs=[…], or use another name, or source_row=None"
-        )
-
-
-def _check_space(folder: Path, num_bytes: int) -> None:
-    """Raise if rows on their way through a shuffle, and those written, will not fit on the disk."""
-    free = shutil.disk_usage(next(p for p in folder.parents if p.exists())).free
-    if num_bytes > free:
-        raise PackError(
-            f"{folder}: a shuffle needs about {num_bytes} bytes on the disk, which has {free}; "
-            "make space, choose another disk, or pack without a shuffle"
         )

@@ -19,9 +19,7 @@ from feedline.packing.anndata.columns import (
 )
 from feedline.packing.anndata.matrices import SparseMatrix, open_matrix
 from feedline.packing.anndata.nodes import Node, Scan, open_node
-from feedline.packing.batch import SourceFault
-from feedline.packing.files import describe_files
-from feedline.packing.rows import Rows
+from feedline.packing.rows import Rows, SourceFault, describe_files
 
 _NAMES_AT_ONCE = 2**15
 _MAX_METADATA_BYTES = 2**26
@@ -73,8 +71,8 @@ class AnnDataFiles:
             self._check_alike()
             self.matrix = self._files[0].matrix
             self.is_sparse = isinstance(self.matrix, SparseMatrix)
-            self._named = next((file for file in self._files if file.var_names is not None), None)
-            self.var_index_name = self._named.var_index_name if self._named else "_index"
+            #: The file that names the columns of the matrix, if one does.
+            self.named = next((f for f in self._files if f.var_names), self._files[0])
             self.index_name = self._files[0].index_name
             names = self._files[0].column_names if obs is None else list(obs)
             for name in names:
@@ -113,15 +111,6 @@ class AnnDataFiles:
                 yield rows
             done += file.matrix.num_rows
 
-    def var_names(self) -> Iterator[list[str]]:
-        """Yield the names of the columns, part by part; they are numbers if no file has names."""
-        if self._named is not None:
-            yield from self._named.var_name_parts()
-            return
-        for start in range(0, self.matrix.num_columns, _NAMES_AT_ONCE):
-            stop = min(self.matrix.num_columns, start + _NAMES_AT_ONCE)
-            yield [str(number) for number in range(start, stop)]
-
     def close(self) -> None:
         """Close all files."""
         self._stack.close()
@@ -141,7 +130,7 @@ class AnnDataFiles:
                     f"{file.matrix.where} and {first.matrix.where}: one is sparse and one is "
                     "dense; convert one of them"
                 )
-        named = [file for file in self._files if file.var_names is not None]
+        named = [file for file in self._files if file.var_names]
         for file in named[1:]:
             _check_same_names(named[0], file)
 
@@ -172,12 +161,12 @@ class _File:
         self.columns = [SourceColumn(n, self.matrix.num_rows, self._max_bytes) for n in nodes]
 
     def var_name_parts(self) -> Iterator[list[str]]:
-        """Yield the names of the columns of the matrix, part by part."""
-        assert self.var_names is not None
-        scan = Scan(self.var_names, self._max_bytes)
+        """Yield the names of the columns, part by part; they are numbers if the file has none."""
+        scan = Scan(self.var_names, self._max_bytes) if self.var_names else None
         for start in range(0, self.matrix.num_columns, _NAMES_AT_ONCE):
             stop = min(self.matrix.num_columns, start + _NAMES_AT_ONCE)
-            yield [str(name) for name in scan.read(start, stop).tolist()]
+            names = scan.read(start, stop).tolist() if scan else range(start, stop)
+            yield [str(name) for name in names]
 
     def _column_order(self) -> list[str]:
         found = self._obs.attribute("column-order")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -34,8 +34,8 @@ class AnnDataWriter:
     Args:
         folder: Where to write it.
         files: What it is made of: its shape, types and columns.
-        chunk: The number of entries of an inner chunk of the matrix.
-        num_chunks: The number of inner chunks of a shard; by default they have 256 MiB together.
+        layout: Of the matrix: `chunk`, the number of entries of an inner chunk, and `num_chunks`,
+            that of the inner chunks of a shard; by default they have 256 MiB together.
         source_row: The name of the column for the number that a row had, if there is to be one.
         attributes: What to write at the top beside AnnData's own.
         pool: Threads that compress.
@@ -45,9 +45,7 @@ class AnnDataWriter:
         self,
         folder: Path,
         files: AnnDataFiles,
-        *,
-        chunk: int,
-        num_chunks: int | None,
+        layout: dict[str, int | None],
         source_row: str | None,
         attributes: dict[str, Any],
         pool: ThreadPoolExecutor,
@@ -64,9 +62,11 @@ class AnnDataWriter:
         )
         for name in ("layers", "obsm", "obsp", "uns", "varm", "varp"):
             self._root.create_group(name, attributes=_encoding("dict"))
-        self._begin_matrix(chunk, num_chunks)
+        self._begin_matrix(layout)
         self._begin_obs(source_row)
-        self._write_var()
+        index, names = files.named.var_index_name, files.named.var_name_parts()
+        group = self._begin_frame("var", index, [])
+        _write_texts(group, index, names, files.matrix.num_columns)
 
     def append(self, rows: Rows) -> None:
         """Write the next rows."""
@@ -90,45 +90,31 @@ class AnnDataWriter:
         for writer in self._writers.values():
             writer.close()
 
-    def _begin_matrix(self, chunk: int, num_chunks: int | None) -> None:
-        files, matrix = self._files, self._files.matrix
-        shape = [files.num_rows, matrix.num_columns]
-        layout: dict[str, Any] = {"chunk": chunk, "num_chunks": num_chunks, "pool": self._pool}
-        if not files.is_sparse:
-            self._writers["X"] = ShardedWriter(
-                self._root,
-                "X",
-                shape=shape,
-                dtype=matrix.dtype,
-                **layout,
-                attributes=_encoding("array"),
-            )
+    def _begin_matrix(self, layout: dict[str, int | None]) -> None:
+        num_rows, num_values = self._files.num_rows, self._files.num_values
+        matrix = self._files.matrix
+        shape = [num_rows, matrix.num_columns]
+        if not self._files.is_sparse:
+            self._numbers("X", self._root, "X", matrix.dtype, shape, **layout)
             return
         group = self._root.create_group("X", attributes=_encoding("csr_matrix") | {"shape": shape})
         for name, dtype in (("data", matrix.dtype), ("indices", np.dtype(np.int32))):
-            self._writers[f"X/{name}"] = ShardedWriter(
-                group, name, shape=[files.num_values], dtype=dtype, **layout
-            )
-        is_small = files.num_values <= np.iinfo(np.int32).max
-        self._writers["X/indptr"] = ShardedWriter(
-            group,
-            "indptr",
-            shape=[files.num_rows + 1],
-            dtype=np.dtype(np.int32 if is_small else np.int64),
-            pool=self._pool,
-        )
+            self._numbers(f"X/{name}", group, name, dtype, [num_values], attributes={}, **layout)
+        edge = np.dtype(np.int32 if num_values <= np.iinfo(np.int32).max else np.int64)
+        self._numbers("X/indptr", group, "indptr", edge, [num_rows + 1], attributes={})
         self._writers["X/indptr"].append(np.zeros(1, np.int64))
+
+    def _begin_frame(self, name: str, index: str, columns: list[str]) -> Any:
+        frame: dict[str, Any] = {"_index": index, "column-order": columns}
+        return self._root.create_group(name, attributes=_encoding("dataframe") | frame)
 
     def _begin_obs(self, source_row: str | None) -> None:
         index, *names = self._files.columns
-        if source_row is not None:
-            names.append(source_row)
-        frame = {"_index": index, "column-order": names}
-        group = self._root.create_group("obs", attributes=_encoding("dataframe") | frame)
+        group = self._begin_frame("obs", index, [*names, *([source_row] if source_row else [])])
         for name, kind in self._files.columns.items():
             self._begin_column(group, name, kind)
         if source_row is not None:
-            self._writers["row"] = self._numbers(group, source_row, np.dtype(np.int64))
+            self._numbers("row", group, source_row, np.dtype(np.int64))
 
     def _begin_column(self, group: Any, name: str, kind: ColumnKind) -> None:
         place = f"obs/{name}"
@@ -136,29 +122,49 @@ class AnnDataWriter:
             assert kind.dtype is not None
             attributes = _encoding("categorical") | {"ordered": kind.is_ordered}
             group = group.create_group(name, attributes=attributes)
-            self._writers[place] = self._numbers(group, "codes", kind.dtype)
-            _write_categories(group, kind, self._pool)
+            self._numbers(place, group, "codes", kind.dtype)
+            self._write_categories(group, kind)
             return
         if kind.encoding.startswith("nullable"):
             group = group.create_group(name, attributes=_encoding(kind.encoding))
-            self._writers[f"{place}/mask"] = self._numbers(group, "mask", np.dtype(np.bool_))
+            self._numbers(f"{place}/mask", group, "mask", np.dtype(np.bool_))
             name = "values"
         if kind.dtype is None:
             self._writers[place] = TextWriter(group, name, self._files.num_rows)
         else:
-            self._writers[place] = self._numbers(group, name, kind.dtype)
+            self._numbers(place, group, name, kind.dtype)
 
-    def _numbers(self, group: Any, name: str, dtype: np.dtype[Any]) -> ShardedWriter:
-        shape = [self._files.num_rows]
-        return ShardedWriter(
-            group, name, shape=shape, dtype=dtype, pool=self._pool, attributes=_encoding("array")
+    def _write_categories(self, group: Any, kind: ColumnKind) -> None:
+        if kind.category_dtype is None:
+            _write_texts(group, "categories", [kind.categories], len(kind.categories))
+            return
+        values = np.array(kind.categories, kind.category_dtype)
+        writer = ShardedWriter(
+            group,
+            "categories",
+            shape=values.shape,
+            dtype=values.dtype,
+            pool=self._pool,
+            attributes=_encoding("array"),
         )
+        writer.append(values)
+        writer.finish()
 
-    def _write_var(self) -> None:
-        name = self._files.var_index_name
-        frame: dict[str, Any] = {"_index": name, "column-order": []}
-        group = self._root.create_group("var", attributes=_encoding("dataframe") | frame)
-        _write_texts(group, name, self._files.var_names(), self._files.matrix.num_columns)
+    def _numbers(
+        self,
+        place: str,
+        group: Any,
+        name: str,
+        dtype: np.dtype[Any],
+        shape: Sequence[int] | None = None,
+        **options: Any,
+    ) -> None:
+        """Begin an array for the column at a place, by default with one number a row."""
+        options.setdefault("attributes", _encoding("array"))
+        shape = shape or [self._files.num_rows]
+        self._writers[place] = ShardedWriter(
+            group, name, shape=shape, dtype=dtype, pool=self._pool, **options
+        )
 
 
 def chunk_entries(files: AnnDataFiles, chunk_rows: int, max_bytes: int) -> int:
@@ -170,7 +176,7 @@ def chunk_entries(files: AnnDataFiles, chunk_rows: int, max_bytes: int) -> int:
         num_bytes = entries * max(4, matrix.dtype.itemsize)
     else:
         entries = min(files.num_rows, chunk_rows)
-        num_bytes = entries * matrix.row_bytes
+        num_bytes = entries * matrix.num_columns * matrix.dtype.itemsize
     if num_bytes > max_bytes:
         raise InvalidValueError(
             f"chunk_rows={chunk_rows} rows have about {num_bytes} bytes, which must be at most "
@@ -183,25 +189,7 @@ def _encoding(kind: str) -> dict[str, Any]:
     return {"encoding-type": kind, "encoding-version": _VERSIONS[kind]}
 
 
-def _write_categories(group: Any, kind: ColumnKind, pool: ThreadPoolExecutor) -> None:
-    if kind.category_dtype is None:
-        texts: Sequence[Any] = kind.categories
-        _write_texts(group, "categories", iter([texts]), len(texts))
-        return
-    values = np.array(kind.categories, kind.category_dtype)
-    writer = ShardedWriter(
-        group,
-        "categories",
-        shape=values.shape,
-        dtype=values.dtype,
-        pool=pool,
-        attributes=_encoding("array"),
-    )
-    writer.append(values)
-    writer.finish()
-
-
-def _write_texts(group: Any, name: str, parts: Iterator[Sequence[str]], count: int) -> None:
+def _write_texts(group: Any, name: str, parts: Iterable[Sequence[str]], count: int) -> None:
     writer = TextWriter(group, name, count)
     for texts in parts:
         writer.extend(texts)
