@@ -8,15 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.report.trace import (
-    Cell,
-    Column,
-    Covered,
-    Stretch,
-    Trace,
-    share_columns,
-    spread_ranks,
-)
+from feedline.report.trace import Cell, Column, Covered, Stretch, Trace, share_columns, spread_ranks
 from feedline.runs.audit_runs import Run, Table
 from feedline.runs.log_records import LoggedBatch
 from feedline.runs.plan_report import spread

@@ -9,17 +9,7 @@ from functools import partial
 import numpy as np
 
 from feedline.plan import Chunking
-from feedline.report.charts import (
-    Bars,
-    Chart,
-    Layer,
-    Lines,
-    Map,
-    Mark,
-    Panel,
-    Series,
-    Table,
-)
+from feedline.report.charts import Bars, Chart, Layer, Lines, Map, Mark, Panel, Series, Table
 from feedline.report.trace import Cell, Trace
 from feedline.runs.plan_report import BucketLine
 from feedline.runs.words import num_ranks, several, shortened
