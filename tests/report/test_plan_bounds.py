@@ -10,7 +10,7 @@ import pytest
 from feedline.errors import EmptyEpochError
 from feedline.report import render
 from feedline.runs import RunConfig
-from report_data import MIXTURE, chart_of, layer_of, of_config
+from report_data import MIXTURE, chart_of, layer_of, of_config, panel_of
 
 LARGE = 2**62
 
@@ -18,7 +18,8 @@ LARGE = 2**62
 @pytest.mark.parametrize("data", [{"samples": LARGE}, {"samples": LARGE - 1}])
 def test_the_largest_plans_are_drawn(data: dict[str, Any]) -> None:
     report = of_config({"batch_size": 1, "data": data}, resize=[1, 3])
-    values = np.array(chart_of(report, "coverage", "Which")["layers"][0]["values"])
+    chart = chart_of(report, "coverage", "Parts of the data over time")
+    values = np.array(chart["layers"][0]["values"])
     assert values.mean() == pytest.approx(1, abs=0.01)
     columns = chart_of(report, "map", "Ranks")["columns"]
     assert columns == sorted(set(columns))
@@ -90,7 +91,7 @@ def test_many_resizes_give_a_small_page() -> None:
 def test_parts_of_the_data_are_compared_with_their_own_size() -> None:
     # Of 33 samples, one of the 32 parts has two.
     report = of_config({"batch_size": 1, "data": {"samples": 33}})
-    chart = chart_of(report, "coverage", "Which")
+    chart = chart_of(report, "coverage", "Parts of the data over time")
     values = np.array(chart["layers"][0]["values"])
     assert values.mean(axis=1) == pytest.approx(np.ones(32), rel=1e-5)
 
@@ -98,4 +99,22 @@ def test_parts_of_the_data_are_compared_with_their_own_size() -> None:
 def test_groups_of_steps_are_named_after_their_first() -> None:
     # 61 steps in at most 60 groups: each has two of them, but for the last.
     report = of_config({"batch_size": 1, "shuffle": False, "data": {"samples": 61}})
-    assert chart_of(report, "coverage", "Which")["columns"] == list(range(0, 61, 2))
+    assert chart_of(report, "coverage", "Parts of the data over time")["columns"] == list(
+        range(0, 61, 2)
+    )
+
+
+@pytest.mark.parametrize(("ranks", "waiting"), [(3, "1 rank"), (4, "2 ranks")])
+def test_what_naive_sharding_does_is_said_in_plain_words(ranks: int, waiting: str) -> None:
+    values = {"ranks": ranks, "batch_size": 1, "tail": "pad", "data": {"samples": 10}}
+    report = of_config(values)
+    panel = panel_of(report, "coverage")
+    assert panel["text"] == (
+        "How much of the epoch has been consumed at each step, and which part of the data the "
+        "samples come from."
+    )
+    note = chart_of(report, "coverage", "What naive sharding would lose or repeat")["note"]
+    assert note == (
+        "Naive sharding gives each rank a fixed share. After a resume, each rank skips as many "
+        f"batches as the run has trained. The run would also hang, with {waiting} waiting."
+    )

@@ -15,7 +15,7 @@ from feedline.errors import InvalidValueError, StoreError
 from feedline.report import render, report_config, report_logs, write_report
 from feedline.runs import RunConfig, audit_logs, dry_run, read_log, report_plan
 from feedline.runs.audit import find_logs
-from feedline.runs.log_entries import LoggedBatch
+from feedline.runs.log_records import LoggedBatch
 from report_data import (
     BUCKETS,
     HUGE,

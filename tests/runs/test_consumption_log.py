@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from feedline.errors import DamagedDataError, InvalidValueError, MissingDataError, StoreError
 from feedline.runs import ConsumptionLog, LoggedBatch, LoggedEvent, iter_log, read_log
-from feedline.runs.log_frames import framed, header_line
+from feedline.runs.log_records import framed, header_line
 
 IDS = st.lists(st.integers(-(2**63), 2**63 - 1), max_size=20)
 INFO = {"sources": {"web": 7, "bücher": 3}, "tail": "drop"}

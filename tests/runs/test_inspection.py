@@ -15,8 +15,7 @@ from feedline.errors import CursorFormatError, FeedlineError, InvalidValueError,
 from feedline.feed import Feed
 from feedline.plan import Cursor
 from feedline.plan.cursor import CURSOR_FORMAT
-from feedline.runs.checkpoint_reading import read_checkpoint
-from feedline.runs.inspection import compare, inspect_path
+from feedline.runs.inspection import compare, inspect_path, read_checkpoint
 from feedline.runs.run_config import RunConfig
 from feedline.steps.run_state import RunState
 from feedline.store import FolderStore, pack

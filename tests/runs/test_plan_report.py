@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from cli_runs import CONFIGS
 from feedline.errors import EmptyEpochError, TailError
 from feedline.plan import BucketPlan, Mixture, Phase, WindowPlan
-from feedline.runs.mixture_counts import draws_of_sources
-from feedline.runs.plan_report import estimate_reads, report_plan
+from feedline.runs.plan_report import draws_of_sources, estimate_reads, report_plan
 from feedline.runs.run_config import RunConfig
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -305,3 +306,64 @@ def test_a_clock_tells_the_log_its_steps(tmp_path: Path) -> None:
     assert sorted(set(logged)) == steps
     events = [entry.name for entry in entries if isinstance(entry, LoggedEvent)]
     assert events == ["start", "epoch_end", "stop"]
+
+
+def train_alone(logs: Path, num_batches: int, saved_after: int) -> dict[str, Any]:
+    loader = DataLoader(range(NUM_SAMPLES), 8, shuffle=True, log=logs)
+    state: dict[str, Any] = {}
+    for number, _ in enumerate(chain(loader, loader), 1):
+        if number == saved_after:
+            state = loader.state_dict()
+        if number == num_batches:
+            break
+    loader.close()
+    return state
+
+
+def train_under_a_clock(logs: Path, state: dict[str, Any], num_steps: int) -> dict[str, Any]:
+    loader = DataLoader(range(NUM_SAMPLES), 8, shuffle=True, log=logs)
+    if state:
+        loader.load_state_dict(state)
+    options = {"num_epochs": 3, "max_steps": num_steps, "preemption_signal": None}
+    with StepScheduler(16, 8, 1, loader, start_epoch=loader.epoch, **options) as clock:
+        for _ in clock.epochs:
+            for _ in clock:
+                pass
+        return loader.state_dict()
+
+
+@pytest.mark.parametrize(
+    ("num_batches", "saved_after"), [(3, 3), (5, 3), (7, 7), (9, 7), (9, 9), (12, 9)]
+)
+def test_a_clock_may_go_on_after_a_loader_that_logged_alone(
+    num_batches: int, saved_after: int, tmp_path: Path
+) -> None:
+    state = train_alone(tmp_path, num_batches, saved_after)
+    train_under_a_clock(tmp_path, state, 100)
+    result = audit_logs([tmp_path])
+    assert result.ok
+    assert result.is_finished
+    assert [epoch.num_once for epoch in result.epochs] == [NUM_SAMPLES] * 3
+    discarded = [run.num_discarded_batches for run in result.runs]
+    assert discarded == [num_batches - saved_after, 0]
+
+
+def test_a_loader_alone_may_go_on_after_a_clock(tmp_path: Path) -> None:
+    state = train_under_a_clock(tmp_path, {}, 2)
+    loader = DataLoader(range(NUM_SAMPLES), 8, shuffle=True, log=tmp_path)
+    loader.load_state_dict(state)
+    list(loader)
+    loader.close()
+    result = audit_logs([tmp_path])
+    assert result.ok
+    assert result.is_finished
+    assert result.epochs[0].num_once == NUM_SAMPLES
+
+
+def test_an_audit_sees_what_a_clock_after_a_loader_alone_lost(tmp_path: Path) -> None:
+    train_alone(tmp_path, 3, 3)
+    loader = DataLoader(range(NUM_SAMPLES), 8, shuffle=True)
+    later = [loader.state_dict() for _ in loader][3]
+    train_under_a_clock(tmp_path, later, 100)
+    result = audit_logs([tmp_path])
+    assert [epoch.num_lost for epoch in result.epochs] == [8, 0, 0]

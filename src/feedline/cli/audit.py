@@ -87,7 +87,7 @@ def is_good(result: AuditResult, *, complete: bool) -> bool:
 
 
 def _check_logs(logs: tuple[Path, ...]) -> None:
-    from feedline.runs.log_frames import is_log
+    from feedline.runs.log_records import is_log
 
     for path in logs:
         if not path.exists():
@@ -104,7 +104,7 @@ def _begins_alike(run: RunConfig, logs: tuple[Path, ...], result: AuditResult) -
     """Whether any rank received first what the plan has first; None if that was not logged."""
     from feedline.runs.audit import find_logs
     from feedline.runs.consumption_log import iter_log, read_log_header
-    from feedline.runs.log_entries import LoggedBatch
+    from feedline.runs.log_records import LoggedBatch
 
     first, is_alike = result.runs[0], None
     for path in find_logs(logs):

@@ -85,7 +85,7 @@ def report(
 
 
 def _are_logs(paths: tuple[Path, ...]) -> bool:
-    from feedline.runs.log_frames import is_log
+    from feedline.runs.log_records import is_log
 
     are_logs = [path.is_dir() or (path.is_file() and is_log(path)) for path in paths]
     if len(paths) > 1 and not all(are_logs):

@@ -85,8 +85,7 @@ def where(
 
 def _cursor_in(checkpoint: Path, run: RunConfig) -> Cursor:
     """Return the cursor of a checkpoint, or raise if there is none that fits the run."""
-    from feedline.runs.checkpoint_reading import read_checkpoint
-    from feedline.runs.inspection import compare
+    from feedline.runs.inspection import compare, read_checkpoint
 
     cursor = read_checkpoint(checkpoint).cursor
     if cursor is None:

@@ -19,24 +19,19 @@ def streams_of_trace(trace: Trace, epoch: int, batch_size: int) -> Iterator[Stre
 
     Of many sources, those that come most often.
     """
-    start = {point.step: point.num_consumed for point in trace.coverage if point.epoch == epoch}
-    if not start:
-        return
-    steps = sorted(start)
-    counts = [start[step] for step in steps]
+    end = max((point.num_consumed for point in trace.coverage if point.epoch == epoch), default=0)
     runs = []
-    for place, column in enumerate(trace.columns):
-        if column.epoch == epoch and trace.is_counted(column):
-            first = int(np.interp(column.step, steps, counts))
+    for place in trace.counted:
+        if trace.columns[place].epoch == epoch:
+            first = trace.position_of(epoch, trace.columns[place].step)
             # What comes after the end of the epoch is of the next one.
-            ids = trace.ids_of(place)[: counts[-1] - first]
+            ids = trace.ids_of(place)[: end - first]
             positions = np.arange(first, first + len(ids), dtype=np.int64)
             known = (ids >= 0) & (ids < trace.num_samples)
             sources = trace.sources_of(ids[known])
-            firsts = np.array([source.first_index for source in trace.sources])
-            runs.append((positions[known], sources, ids[known] - firsts[sources]))
+            runs.append((positions[known], sources, ids[known] - trace.firsts[sources]))
     if runs:
-        yield from split_by_source(runs, trace.sources, max(1, counts[-1]), batch_size)
+        yield from split_by_source(runs, trace.sources, max(1, end), batch_size)
 
 
 def quality_panel(streams: Sequence[Stream], *, has_windows: bool = True) -> Panel | None:

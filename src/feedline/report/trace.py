@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from feedline.runs.plan_report import spread
 from feedline.runs.run_config_data import SourceInfo
 
 Ids = NDArray[np.int64]
@@ -107,15 +108,14 @@ class Trace:
         """The numbers of the columns that count."""
         return [n for n, column in enumerate(self.columns) if self.is_counted(column)]
 
+    def cells_in(self, number: int) -> dict[int, Cell]:
+        """Return what each rank got in a column, where that is known."""
+        found = {rank: self.cells.get((number, rank)) for rank in self.ranks}
+        return {rank: cell for rank, cell in found.items() if cell is not None}
+
     def ids_of(self, number: int) -> Ids:
         """Return the samples of a column, in the order of the plan: slot by slot, rank by rank."""
-        parts = [
-            self.cells[number, rank].ids for rank in self.ranks if (number, rank) in self.cells
-        ]
-        if not parts:
-            return np.empty(0, dtype=np.int64)
-        if len({len(part) for part in parts}) == 1:
-            return np.stack(parts, axis=1).ravel()
+        parts = [np.empty(0, np.int64), *(cell.ids for cell in self.cells_in(number).values())]
         slots = np.concatenate([np.arange(len(part)) for part in parts])
         return np.concatenate(parts)[np.argsort(slots, kind="stable")]
 
@@ -126,29 +126,36 @@ class Trace:
         width = max(1, -(-len(counted) // most))
         return [list(counted[first : first + width]) for first in range(0, len(counted), width)]
 
+    @property
+    def firsts(self) -> Ids:
+        """The first index of each source."""
+        return np.array([source.first_index for source in self.sources], dtype=np.int64)
+
     def known(self, ids: Ids) -> Ids:
         """Return those that are samples of the data."""
         return ids[(ids >= 0) & (ids < self.num_samples)]
 
     def sources_of(self, ids: Ids) -> Ids:
         """Return the number of the source of each sample, all of which are known."""
-        firsts = np.array([source.first_index for source in self.sources], dtype=np.int64)
-        return np.searchsorted(firsts, ids, side="right").astype(np.int64) - 1
+        return np.searchsorted(self.firsts, ids, side="right").astype(np.int64) - 1
 
+    def counts_over_time(self, groups: Sequence[Sequence[int]], firsts: Ids) -> Ids:
+        """Return how many samples each group of columns has of each part of the data.
 
-def spread(first: int, end: int, most: int) -> list[int]:
-    """Return at most `most` numbers of a range, evenly, with the first and the last.
+        Parts begin at `firsts`. Of parts that begin together, the last has the samples.
+        """
+        counts = np.empty((len(groups), len(firsts)), dtype=np.int64)
+        for number, group in enumerate(groups):
+            ids = self.known(np.concatenate([self.ids_of(place) for place in group]))
+            parts = np.searchsorted(firsts, ids, side="right") - 1
+            counts[number] = np.bincount(parts, minlength=len(firsts))
+        return counts
 
-    Examples:
-        >>> spread(0, 5, 10), spread(0, 100, 3), spread(0, 2**60, 2)
-        ([0, 1, 2, 3, 4], [0, 50, 99], [0, 1152921504606846975])
-    """
-    count = end - first
-    if count <= most:
-        return list(range(first, end))
-    # In integers, because a float does not tell large steps apart.
-    num_gaps = max(1, most - 1)
-    return [first + (2 * n * (count - 1) + num_gaps) // (2 * num_gaps) for n in range(most)]
+    def position_of(self, epoch: int, step: int) -> int:
+        """Return how many positions of an epoch are consumed before a step, about."""
+        own = [point for point in self.coverage if point.epoch == epoch]
+        steps, counts = [point.step for point in own], [point.num_consumed for point in own]
+        return int(np.interp(step, steps, counts)) if own else 0
 
 
 def spread_ranks(world_sizes: Iterable[int], most: int = MOST_ROWS) -> list[int]:

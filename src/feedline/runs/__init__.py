@@ -11,11 +11,10 @@ from feedline.runs.consumption_log import (
     read_log_header,
 )
 from feedline.runs.dry_run import DryRun, dry_run
-from feedline.runs.log_entries import LoggedBatch, LoggedEvent
-from feedline.runs.logged import LoggedLoader
+from feedline.runs.log_records import LoggedBatch, LoggedEvent
 from feedline.runs.plan_report import PlanReport, report_plan
 from feedline.runs.run_config import RunConfig
-from feedline.runs.run_log import RunLog
+from feedline.runs.run_log import LoggedLoader, RunLog
 from feedline.runs.sample_places import samples_of_step, times_of_sample
 from feedline.runs.shuffle_quality import measure_quality
 

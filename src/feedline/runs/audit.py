@@ -15,23 +15,20 @@ from feedline.errors import (
     InvalidValueError,
     MissingDataError,
     TailError,
+    check_integer,
 )
-from feedline.plan import Plan
-from feedline.runs.audit_counts import (
-    Counts,
-    count_epoch,
-    data_of,
-    num_dropped,
-    planned_counts,
-)
+from feedline.plan import PastSegment, Plan, Replay
 from feedline.runs.audit_result import AuditResult, EpochAudit, RunAudit, SourceAudit
 from feedline.runs.audit_runs import Run, runs_of
 from feedline.runs.consumption_log import read_log_header
-from feedline.runs.log_frames import is_log
+from feedline.runs.log_records import is_log
 from feedline.runs.run_config import RunConfig
-from feedline.runs.run_config_data import SourceInfo
+from feedline.runs.run_config_data import SourceInfo, sources_from
 
 _MOST_LISTED = 20
+_MOST_SAMPLES = 2**48
+
+Counts = NDArray[np.int32]
 
 
 def audit_logs(
@@ -70,7 +67,7 @@ def audit_logs(
     if plan is not None and num_samples is None:
         num_samples = plan.num_indices
     sources = data_of(runs, num_samples)
-    tables = [run.counted(rank)[:, 0] for run in runs for rank in run.ranks]
+    tables = [run.counted(rank)["epoch"] for run in runs for rank in run.ranks]
     epochs = np.unique(np.concatenate(tables)).tolist()
     if not epochs:
         raise InvalidValueError(
@@ -136,12 +133,47 @@ def find_logs(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
     return list(dict.fromkeys(path.resolve() for path in found))
 
 
+def data_of(runs: Sequence[Run], num_samples: int | None) -> tuple[SourceInfo, ...]:
+    """Return the sources of the data as the logs say, or raise if they do not say the same.
+
+    A number of samples that is given counts for more than what they say.
+    """
+    known: dict[Path, list[tuple[str, int]]] = {}
+    for part in (part for run in runs for part in run.ranks.values()):
+        total, told = (part.header.info.get(name) for name in ("num_samples", "sources"))
+        if isinstance(told, Mapping):
+            known[part.path] = [
+                (name, check_integer(f"sources[{name!r}]", size, 0, _MOST_SAMPLES))
+                for name, size in told.items()
+            ]
+        elif total is not None:
+            known[part.path] = [("", check_integer("num_samples", total, 1, _MOST_SAMPLES))]
+    first = next(iter(known.values()), None)
+    # In the same order too, because indices are counted through all sources.
+    odd = [path for path, sizes in known.items() if sizes != first]
+    if num_samples is not None:
+        num_samples = check_integer("num_samples", num_samples, 1, _MOST_SAMPLES)
+        if first is None or odd or sum(size for _, size in first) != num_samples:
+            return sources_from([("", num_samples)])
+    if first is None:
+        raise InvalidValueError(
+            "num_samples is required, because the logs do not say it; or write it into the info "
+            "of each log"
+        )
+    if odd:
+        raise InvalidValueError(
+            f"{odd[0]}: its data is {dict(known[odd[0]])} but must be {dict(first)}, as in the "
+            "other logs; audit each training on its own"
+        )
+    return sources_from(first)
+
+
 def _audit_run(run: Run) -> RunAudit:
     kept = {rank: run.counted(rank) for rank in sorted(run.ranks)}
     tables = [part.table for part in run.ranks.values()]
-    num_samples = sum(int(table[:, 2].sum()) for table in kept.values())
+    num_samples = sum(int(table["num_ids"].sum()) for table in kept.values())
     num_batches = tuple(len(table) for table in kept.values())
-    ends = [int(table[:, 1].max()) + 1 for table in kept.values() if len(table)]
+    ends = [int(table["step"].max()) + 1 for table in kept.values() if len(table)]
     return RunAudit(
         name=run.name,
         world_size=run.world_size,
@@ -150,7 +182,7 @@ def _audit_run(run: Run) -> RunAudit:
         num_batches=num_batches,
         num_samples=num_samples,
         num_discarded_batches=sum(map(len, tables)) - sum(num_batches),
-        num_discarded_samples=sum(int(table[:, 2].sum()) for table in tables) - num_samples,
+        num_discarded_samples=sum(int(table["num_ids"].sum()) for table in tables) - num_samples,
         missing_ranks=tuple(run.missing_ranks),
         parted_step=run.parted_step,
     )
@@ -165,71 +197,107 @@ def _audit_epoch(
     is_followed: bool,
 ) -> EpochAudit:
     num_samples = sum(source.num_samples for source in sources)
-    counts = count_epoch(runs, epoch, num_samples)
-    expected: Counts | int = 1 if plan is None else planned_counts(plan, runs, epoch)
-    is_finished = is_followed or any(_has_end(run, epoch) for run in runs)
-    num_expected = _total(expected, num_samples)
     # In place, because there may be very many samples: too few are below zero, too many above.
-    balance = counts.seen
+    balance = np.zeros(num_samples, dtype=np.int32)
+    num_padded = num_unknown = 0
+    unknown: list[int] = []
+    batches = (b for run in runs for p in run.ranks.values() for b in p.batches(epoch, run.limit))
+    for batch in batches:
+        ids = batch.real_ids
+        num_padded += len(batch.ids) - len(ids)
+        is_known = (ids >= 0) & (ids < num_samples)
+        if not is_known.all():
+            outside, ids = ids[~is_known], ids[is_known]
+            num_unknown += len(outside)
+            unknown += outside[: _MOST_LISTED - len(unknown)].tolist()
+        np.add.at(balance, ids, 1)
+    expected: Counts = np.broadcast_to(np.int32(1), num_samples)
+    if plan is not None:
+        expected = _planned_counts(plan, runs, epoch)
     balance -= expected
-    num_missing = _num_missing(balance)
+    whole = _audit_source(SourceInfo("", num_samples, 0), balance, expected)
+    is_finished = is_followed or any(run.ends_of(epoch) for run in runs)
     dropped = 0
     if is_finished and plan is None:
-        allowed = num_dropped(runs, epoch, num_expected)
+        allowed = _num_dropped(runs, epoch, whole.num_expected)
         # More than the policy leaves out cannot be told apart: then all of them are listed.
-        dropped = num_missing if num_missing <= allowed else 0
-    is_lost = is_finished and num_missing > dropped
+        dropped = whole.num_missing if whole.num_missing <= allowed else 0
+    is_lost = is_finished and whole.num_missing > dropped
     return EpochAudit(
         epoch=epoch,
         is_finished=is_finished,
-        num_expected=num_expected,
-        num_once=_num_once(balance, expected),
-        num_to_come=0 if is_finished else num_missing,
+        num_expected=whole.num_expected,
+        num_once=whole.num_once,
+        num_to_come=0 if is_finished else whole.num_missing,
         num_dropped=dropped,
-        num_padded=counts.num_padded,
-        num_lost=num_missing if is_lost else 0,
+        num_padded=num_padded,
+        num_lost=whole.num_missing if is_lost else 0,
         lost=_first(balance < 0) if is_lost else (),
-        num_repeated=int(np.count_nonzero(balance > 0)),
+        num_repeated=whole.num_repeated,
         repeated=_first(balance > 0),
-        num_unknown=counts.num_unknown,
-        unknown=counts.unknown,
+        num_unknown=num_unknown,
+        unknown=tuple(unknown),
         sources=tuple(_audit_source(source, balance, expected) for source in sources),
     )
 
 
-def _audit_source(source: SourceInfo, balance: Counts, expected: Counts | int) -> SourceAudit:
+def _audit_source(source: SourceInfo, balance: Counts, expected: Counts) -> SourceAudit:
     name, num_samples, first = source
-    part = balance[first : first + num_samples]
-    wanted = expected if isinstance(expected, int) else expected[first : first + num_samples]
+    balance, expected = (counts[first : first + num_samples] for counts in (balance, expected))
     return SourceAudit(
         name=name,
         first=first,
-        num_expected=_total(wanted, num_samples),
-        num_once=_num_once(part, wanted),
-        num_missing=_num_missing(part),
-        num_repeated=int(np.count_nonzero(part > 0)),
+        num_expected=int(expected.sum(dtype=np.int64)),
+        num_once=int(np.count_nonzero((balance == 0) & (expected > 0))),
+        num_missing=-int(balance[balance < 0].sum(dtype=np.int64)),
+        num_repeated=int(np.count_nonzero(balance > 0)),
     )
-
-
-def _total(expected: Counts | int, num_samples: int) -> int:
-    if isinstance(expected, int):
-        return expected * num_samples
-    return int(expected.sum(dtype=np.int64))
-
-
-def _num_once(balance: Counts, expected: Counts | int) -> int:
-    """Return how many samples came as often as they should."""
-    return int(np.count_nonzero((balance == 0) & (np.asarray(expected) > 0)))
-
-
-def _num_missing(balance: Counts) -> int:
-    return -int(balance[balance < 0].sum(dtype=np.int64))
-
-
-def _has_end(run: Run, epoch: int) -> bool:
-    ends = (part.ends.get(epoch) for part in run.ranks.values())
-    return any(step is not None and step < run.limit for step in ends)
 
 
 def _first(marks: NDArray[np.bool_]) -> tuple[int, ...]:
     return tuple(np.flatnonzero(marks)[:_MOST_LISTED].tolist())
+
+
+def _num_dropped(runs: Sequence[Run], epoch: int, num_positions: int) -> int:
+    """Return how many samples the tail policy leaves out at the end of an epoch, as logs tell.
+
+    Else the first runs consumed whole batches. What they left is dealt to the ranks of the last.
+    """
+    ended = [part for run in runs for part in run.ends_of(epoch)]
+    told = [part.dropped[epoch] for part in ended if epoch in part.dropped]
+    if told:
+        return told[-1]
+    parts = [(run, count) for run in runs if (count := run.num_batches(epoch))]
+    if not parts:
+        return 0
+    last = parts[-1][0]
+    if not str(last.info.get("tail", "")).endswith("drop"):
+        return 0
+    num_left = num_positions
+    for run, count in parts[:-1]:
+        num_left -= count * run.world_size * run.batch_size
+    return max(num_left, 0) % (last.world_size * last.entry_size)
+
+
+def _planned_counts(plan: Plan, runs: Sequence[Run], epoch: int) -> Counts:
+    """Return how often a plan lets each sample be received, with the resizes that there were."""
+    past = []
+    for run in runs:
+        if count := run.num_batches(epoch):
+            entry = run.entry_size
+            past.append(PastSegment(run.world_size, entry, count * run.batch_size // entry))
+    counts = np.zeros(plan.num_indices, dtype=np.int32)
+    if not past:
+        return counts
+    world_size, batch_size, _ = past.pop()
+    replay = Replay(
+        plan=plan, epoch=epoch, world_size=world_size, batch_size=batch_size, history=past
+    )
+    ends = [*(entry.num_batches for entry in past), None]
+    for segment, end in zip(replay.segments, ends, strict=True):
+        stop = segment.num_batches if end is None else end
+        for rank in range(segment.world_size):
+            for start in range(0, stop, 1024):
+                block = segment.block(rank, start, min(start + 1024, stop))
+                np.add.at(counts, block.real_indices, 1)
+    return counts

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Iterable, Iterator
+import struct
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,37 +14,58 @@ from numpy.typing import NDArray
 
 from feedline.errors import InvalidValueError, check_integer
 from feedline.runs.consumption_log import LogHeader, iter_log, read_log_header
-from feedline.runs.log_entries import LoggedBatch, LoggedEvent
+from feedline.runs.log_records import LoggedBatch, LoggedEvent
 
-Table = NDArray[np.int64]
+# How far apart the places of a loader in two epochs are, as it numbers them without a clock.
+PLACES_PER_EPOCH = 2**40
+
+# One row for each batch; the seconds of waiting come last.
+_NAMES = ("epoch", "step", "batch", "num_ids", "num_real")
+_ROW = struct.Struct("<qqqqqd")
+_ROWS = np.dtype([*((name, "<i8") for name in _NAMES), ("wait", "<f8")])
+
+Table = NDArray[np.void]
 
 
 @dataclass
 class RankPart:
-    """What one rank logged in one run: for each batch its epoch, step and number of samples."""
+    """What one rank logged in one run, up to byte `end` of its file.
+
+    `has_clock` is whether a clock numbered the steps, or None if the log does not say it. If it
+    does, `place` is where the loader was, which it advances by `places_per_batch`.
+    """
 
     path: Path
     header: LogHeader
     number: int
+    end: int
     is_begun: bool = False
     time: float = 0.0
     resumed_at: int | None = None
     has_stopped: bool = False
+    has_clock: bool | None = None
+    place: int = 0
+    places_per_batch: int = 1
+    is_renumbered: bool = False
     ends: dict[int, int] = field(default_factory=dict)
     dropped: dict[int, int] = field(default_factory=dict)
     spans: dict[int, list[int]] = field(default_factory=dict)
-    numbers: array[int] = field(default_factory=lambda: array("q"))
+    rows: bytearray = field(default_factory=bytearray)
     events: list[LoggedEvent] = field(default_factory=list)
 
-    @property
+    @cached_property
     def table(self) -> Table:
-        """One row for each batch: epoch, step, number of samples."""
-        return np.frombuffer(self.numbers, dtype=np.int64).reshape(-1, 3)
+        """One row for each batch: epoch, step, batch, num_ids, num_real and wait.
 
-    def add(self, start: int, end: int, batch: LoggedBatch) -> None:
-        """Take note of a batch that stands at `[start, end)` in the file."""
-        self.numbers.extend((batch.epoch, batch.step, len(batch.ids)))
-        self.spans.setdefault(batch.epoch, [start, end])[1] = end
+        It is asked for when all batches are noted.
+        """
+        return np.frombuffer(self.rows, dtype=_ROWS)
+
+    def add(self, end: int, batch: LoggedBatch) -> None:
+        """Take note of the next batch, which ends at `end` in the file."""
+        sizes = len(batch.ids), len(batch.real_ids)
+        self.rows += _ROW.pack(batch.epoch, batch.step, batch.batch, *sizes, batch.wait)
+        self.spans.setdefault(batch.epoch, [self.end, end])[1] = end
 
     def tell(self, event: LoggedEvent) -> None:
         """Take note of an event."""
@@ -52,6 +74,10 @@ class RankPart:
         if event.name in ("start", "resume"):
             self.is_begun = True
             self.time = _seconds(fields.get("time"))
+            if isinstance(fields.get("has_clock"), bool):
+                self.has_clock = fields["has_clock"]
+                self.place = self._number_in(event, "place")
+                self.places_per_batch = self._number_in(event, "places_per_batch")
         if event.name == "resume":
             self.resumed_at = self._number_in(event, "step")
         elif event.name == "epoch_end":
@@ -62,13 +88,29 @@ class RankPart:
         elif event.name == "stop":
             self.has_stopped = True
 
-    def batches(self, epoch: int, limit: float) -> Iterator[LoggedBatch]:
+    def batches(self, epoch: int, limit: float = float("inf")) -> Iterator[LoggedBatch]:
         """Yield the batches of an epoch in steps below `limit`."""
-        if epoch not in self.spans:
-            return
-        for _, entry in iter_log(self.path, *self.spans[epoch]):
-            if isinstance(entry, LoggedBatch) and entry.epoch == epoch and entry.step < limit:
-                yield entry
+        for _, entry in iter_log(self.path, *self.spans[epoch]) if epoch in self.spans else ():
+            if isinstance(entry, LoggedBatch) and entry.epoch == epoch:
+                if self.is_renumbered:
+                    entry = entry._replace(step=int(self._place_of(epoch, entry.batch)))
+                if entry.step < limit:
+                    yield entry
+
+    def renumber(self) -> None:
+        """Number the steps by the places of the loader, as a loader without a clock does."""
+        self.is_renumbered = True
+        self.table = self.table.copy()
+        self.table["step"] = self._place_of(self.table["epoch"], self.table["batch"])
+        self.resumed_at = None if self.resumed_at is None else self.place
+        for epoch in self.ends:
+            own = self.table["step"][self.table["epoch"] == epoch]
+            self.ends[epoch] = int(own.max(initial=self._place_of(epoch, 0)))
+
+    def _place_of(self, epoch: Any, batch: Any) -> Any:
+        is_first = epoch == self.place // PLACES_PER_EPOCH
+        start = np.where(is_first, self.place, epoch * PLACES_PER_EPOCH)
+        return start + batch * self.places_per_batch
 
     def _number_in(self, event: LoggedEvent, name: str) -> int:
         try:
@@ -93,21 +135,49 @@ class Run:
         return min(part.time for part in self.ranks.values())
 
     @property
+    def first_rank(self) -> RankPart:
+        """What the lowest rank logged."""
+        return self.ranks[min(self.ranks)]
+
+    @property
+    def info(self) -> Mapping[str, Any]:
+        """What the run says about its data."""
+        return next(iter(self.ranks.values())).header.info
+
+    @property
+    def batch_size(self) -> int:
+        """The number of samples of a batch: as the run says, or else the most it had."""
+        told = self.info.get("batch_size")
+        if told is not None:
+            return check_integer("batch_size", told, 1)
+        return max(int(part.table["num_ids"].max(initial=1)) for part in self.ranks.values())
+
+    @property
+    def entry_size(self) -> int:
+        """How many samples are dealt to a rank together: a batch, unless the run says so."""
+        told = self.info.get("entry_size")
+        return self.batch_size if told is None else check_integer("entry_size", told, 1)
+
+    @property
     def first_step(self) -> float:
         """The step that it began with; infinite if it neither loaded nor did anything."""
         steps = [part.resumed_at for part in self.ranks.values() if part.resumed_at is not None]
         if not steps:
-            steps = [int(part.table[0, 1]) for part in self.ranks.values() if part.numbers]
+            steps = [int(part.table["step"][0]) for part in self.ranks.values() if part.rows]
         return min(steps, default=float("inf"))
 
     def counted(self, rank: int) -> Table:
         """Return the rows of a rank's table that count."""
         table = self.ranks[rank].table
-        return table[table[:, 1] < self.limit]
+        return table[table["step"] < self.limit]
 
     def num_batches(self, epoch: int) -> int:
         """Return how many batches of an epoch count, on the rank that has most."""
-        return max(int((self.counted(rank)[:, 0] == epoch).sum()) for rank in self.ranks)
+        return max(int((self.counted(rank)["epoch"] == epoch).sum()) for rank in self.ranks)
+
+    def ends_of(self, epoch: int) -> list[RankPart]:
+        """Return the ranks that reached the end of an epoch in a step that counts."""
+        return [part for part in self.ranks.values() if part.ends.get(epoch, np.inf) < self.limit]
 
     @property
     def missing_ranks(self) -> list[int]:
@@ -119,19 +189,19 @@ class Run:
     @property
     def parted_step(self) -> int | None:
         """The first step in which ranks diverged."""
-        tables = [self.counted(rank)[:, :2] for rank in sorted(self.ranks)]
+        tables = [self.counted(rank)[["epoch", "step"]] for rank in sorted(self.ranks)]
         shortest, longest = min(tables, key=len), max(tables, key=len)
         steps = []
         for table in tables:
-            differs = np.flatnonzero((table[: len(shortest)] != shortest).any(axis=1))
+            differs = np.flatnonzero(table[: len(shortest)] != shortest)
             if len(differs):
-                steps += [int(shortest[differs[0], 1]), int(table[differs[0], 1])]
+                steps += [int(shortest["step"][differs[0]]), int(table["step"][differs[0]])]
         # Ranks of a run that was killed, or still runs, are not at the same step.
         is_settled = np.isfinite(self.limit) or any(
             part.has_stopped or part.ends for part in self.ranks.values()
         )
         if is_settled and len(longest) > len(shortest):
-            steps.append(int(longest[len(shortest), 1]))
+            steps.append(int(longest["step"][len(shortest)]))
         return min(steps, default=None)
 
 
@@ -150,8 +220,13 @@ def runs_of(paths: Iterable[Path]) -> list[Run]:
     """
     runs: dict[tuple[str, int], Run] = {}
     for path in paths:
-        for part in _parts_of(path):
+        for part in parts_of(path):
             _sort_in(part, runs)
+    parts = [part for run in runs.values() for part in run.ranks.values()]
+    if {part.has_clock for part in parts} == {True, False}:
+        # Steps of a clock and those of a loader alone cannot be compared; its places can.
+        for part in parts:
+            part.renumber()
     ordered = sorted(runs.values(), key=lambda run: (run.time, run.name))
     limit = float("inf")
     for run in reversed(ordered):
@@ -160,19 +235,20 @@ def runs_of(paths: Iterable[Path]) -> list[Run]:
     return ordered
 
 
-def _parts_of(path: Path) -> Iterator[RankPart]:
+def parts_of(path: Path) -> Iterator[RankPart]:
     """Yield what a log holds of each run; one that was appended to holds several."""
-    part = RankPart(path, read_log_header(path), 0)
-    place = 0
+    header = read_log_header(path)
+    with path.open("rb") as file:
+        part = RankPart(path, header, 0, len(file.readline()))
     for end, entry in iter_log(path):
         if isinstance(entry, LoggedBatch):
-            part.add(place, end, entry)
+            part.add(end, entry)
         else:
-            if entry.name in ("start", "resume") and (part.is_begun or part.numbers):
+            if entry.name in ("start", "resume") and (part.is_begun or part.rows):
                 yield part
-                part = RankPart(path, part.header, part.number + 1)
+                part = RankPart(path, header, part.number + 1, end)
             part.tell(entry)
-        place = end
+        part.end = end
     yield part
 
 

@@ -12,9 +12,12 @@ from typing import Any, NamedTuple
 from numpy.typing import ArrayLike
 
 from feedline.errors import DamagedDataError, InvalidValueError, StoreError, check_integer
-from feedline.runs.log_entries import LogEntry, decode, encode_batch, encode_event
-from feedline.runs.log_frames import (
+from feedline.runs.log_records import (
     MAX_CONTENT,
+    LogEntry,
+    decode,
+    encode_batch,
+    encode_event,
     framed,
     header_line,
     read_frames,

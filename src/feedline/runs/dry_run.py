@@ -57,6 +57,31 @@ class DryRun:
     naive: NaiveSharding | None
 
 
+@dataclass(frozen=True)
+class PlannedStretch:
+    """The batches of a segment before `end`, which are steps from `first_step` on."""
+
+    segment: Segment
+    end: int
+    first_step: int
+    batches_per_step: int
+
+    @property
+    def num_batches(self) -> int:
+        """The number of its batches on each rank."""
+        return self.end - self.segment.num_done
+
+    @property
+    def end_step(self) -> int:
+        """The step after its last."""
+        return self.first_step + -(-self.num_batches // self.batches_per_step)
+
+    def batches_of(self, step: int) -> tuple[int, int]:
+        """Return the first batch of a step, and the one after its last."""
+        first = self.segment.num_done + (step - self.first_step) * self.batches_per_step
+        return first, min(first + self.batches_per_step, self.end)
+
+
 def dry_run(config: RunConfig, world_sizes: Sequence[int], epoch: int = 0) -> DryRun:
     """Return the account of one epoch on several world sizes, one after another.
 
@@ -69,49 +94,66 @@ def dry_run(config: RunConfig, world_sizes: Sequence[int], epoch: int = 0) -> Dr
     sizes = [check_integer("ranks", size, 1, 2**31) for size in world_sizes]
     if len(sizes) < 2:
         raise InvalidValueError(f"resize={sizes} must name at least two world sizes, as 512,480")
-    segments = segments_of(config, sizes, epoch)
+    stretches = stretches_of(config, sizes, epoch)
+    whole = stretches[0].segment
     counts = None
-    if can_enumerate(segments[0][0].num_left, sum(sizes)):
+    if can_enumerate(whole.num_left, sum(sizes)):
         counts = np.zeros(config.plan.num_indices, dtype=np.int64)
-    parts = [_part(config, segments, number, counts) for number in range(len(segments))]
-    past = tuple(PastSegment(s.world_size, s.batch_size, end) for s, end in segments)
-    return DryRun(
-        parts=tuple(parts),
-        coverage=_coverage(config, segments, parts, counts),
-        naive=naive_of(config, segments[0][0], past),
+    last = stretches[-1]
+    parts = [_part(config, own, own is last, counts) for own in stretches]
+    past = tuple(
+        PastSegment(own.segment.world_size, config.batch_size, own.end) for own in stretches
     )
+    num_consumed = sum(part.num_consumed for part in parts)
+    num_dropped = last.segment.num_dropped
+    if counts is None:
+        gap = whole.num_left - num_dropped - num_consumed
+        num_missing, num_repeated = max(0, gap), max(0, -gap)
+    else:
+        planned = _planned_counts(config, whole)
+        # What the tail drops is known by its number, so it is not lost.
+        num_missing = int(np.maximum(planned - counts, 0).sum()) - num_dropped
+        num_repeated = int(np.maximum(counts - planned, 0).sum())
+    coverage = Coverage(
+        num_positions=whole.num_left,
+        num_consumed=num_consumed,
+        num_repeated=num_repeated,
+        num_missing=num_missing,
+        num_dropped=num_dropped,
+        num_padded=sum(part.num_padded for part in parts),
+        is_counted=counts is not None,
+    )
+    return DryRun(parts=tuple(parts), coverage=coverage, naive=naive_of(config, whole, past))
 
 
-def segments_of(config: RunConfig, sizes: Sequence[int], epoch: int) -> list[tuple[Segment, int]]:
-    """Return the segment of each part, and how many of its batches the part consumes."""
+def stretches_of(config: RunConfig, sizes: Sequence[int], epoch: int) -> list[PlannedStretch]:
+    """Return an epoch that is consumed on these numbers of ranks in turn, in equal parts."""
     plan, batch_size = config.plan, config.batch_size
     segment = plan.segment(world_size=sizes[0], batch_size=batch_size, epoch=epoch)
-    segments: list[tuple[Segment, int]] = []
+    stretches: list[PlannedStretch] = []
     for number, world_size in enumerate(sizes):
+        step = 0
         if number:
-            before, consumed = segments[-1]
-            saved = before.cursor(consumed).to_json()
-            cursor = Cursor.from_json(saved)
+            before = stretches[-1]
+            step = before.end_step
+            cursor = Cursor.from_json(before.segment.cursor(before.end).to_json())
             segment = plan.resume(cursor, world_size=world_size, batch_size=batch_size)
-        num_left = segment.num_batches - segment.num_done
-        num_parts = len(sizes) - number
-        wanted = num_left if num_parts == 1 else num_left // num_parts
-        if num_parts > 1:
-            wanted -= wanted % config.grad_acc_steps
-        segments.append((segment, segment.num_done + wanted))
-    return segments
+        end = segment.num_batches
+        if num_later := len(sizes) - number - 1:
+            share = (segment.num_batches - segment.num_done) // (num_later + 1)
+            end = segment.num_done + share - share % config.grad_acc_steps
+        stretches.append(PlannedStretch(segment, end, step, config.grad_acc_steps))
+    return stretches
 
 
 def _part(
     config: RunConfig,
-    segments: list[tuple[Segment, int]],
-    number: int,
+    stretch: PlannedStretch,
+    is_last: bool,
     counts: NDArray[np.int64] | None,
 ) -> Part:
     """Return a part, and add to `counts`, if given, how often each sample is consumed in it."""
-    segment, end = segments[number]
-    num_batches = end - segment.num_done
-    is_last = number == len(segments) - 1
+    segment, end = stretch.segment, stretch.end
     if counts is not None:
         blocks = [segment.block(rank, segment.num_done, end) for rank in range(segment.world_size)]
         sizes = [len(block.real_indices) for block in blocks]
@@ -130,8 +172,8 @@ def _part(
         reads = _estimate(config, segment.world_size, num_consumed)
     return Part(
         ranks=segment.world_size,
-        num_batches=num_batches,
-        num_steps=-(-num_batches // config.grad_acc_steps),
+        num_batches=stretch.num_batches,
+        num_steps=stretch.end_step - stretch.first_step,
         num_consumed=num_consumed,
         num_padded=num_padded,
         imbalance=imbalance,
@@ -147,34 +189,6 @@ def _estimate(config: RunConfig, world_size: int, num_consumed: int) -> ChunkRea
     share = -(-num_consumed * chunks.num_chunks // (chunks.num_samples * world_size))
     most = min(share + config.plan.preload, chunks.num_chunks)
     return ChunkReads(fewest=min(share, most), most=most, total=most * world_size, is_estimate=True)
-
-
-def _coverage(
-    config: RunConfig,
-    segments: list[tuple[Segment, int]],
-    parts: list[Part],
-    counts: NDArray[np.int64] | None,
-) -> Coverage:
-    num_positions = segments[0][0].num_left
-    num_dropped = segments[-1][0].num_dropped
-    num_consumed = sum(part.num_consumed for part in parts)
-    if counts is None:
-        gap = num_positions - num_dropped - num_consumed
-        num_missing, num_repeated = max(0, gap), max(0, -gap)
-    else:
-        planned = _planned_counts(config, segments[0][0])
-        # What the tail drops is known by its number, so it is not lost.
-        num_missing = int(np.maximum(planned - counts, 0).sum()) - num_dropped
-        num_repeated = int(np.maximum(counts - planned, 0).sum())
-    return Coverage(
-        num_positions=num_positions,
-        num_consumed=num_consumed,
-        num_repeated=num_repeated,
-        num_missing=num_missing,
-        num_dropped=num_dropped,
-        num_padded=sum(part.num_padded for part in parts),
-        is_counted=counts is not None,
-    )
 
 
 def _planned_counts(config: RunConfig, segment: Segment) -> NDArray[np.int64]:

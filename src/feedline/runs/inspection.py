@@ -1,23 +1,41 @@
-"""What a path holds: a checkpoint, a log, chunks or a matrix; and whether a cursor fits."""
+"""What a path holds: a checkpoint, a log, chunks or a matrix; and whether a cursor fits.
+
+Checkpoints are JSON, or `.pt` files whose pickles are not run.
+"""
 
 from __future__ import annotations
 
+import json
+import stat
+import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from feedline.errors import InvalidValueError, MissingDataError, PlanMismatchError
+import numpy as np
+
+from feedline.errors import (
+    CursorFormatError,
+    FeedlineError,
+    InvalidValueError,
+    MissingDataError,
+    PlanMismatchError,
+    UnsafeDataError,
+)
 from feedline.plan import Cursor
+from feedline.plan.cursor import CURSOR_FORMAT
 from feedline.runs.audit import find_logs
-from feedline.runs.checkpoint_reading import Checkpoint, read_checkpoint
-from feedline.runs.consumption_log import iter_log, read_log_header
-from feedline.runs.log_entries import LoggedEvent
-from feedline.runs.log_frames import is_log
+from feedline.runs.audit_runs import Table, parts_of
+from feedline.runs.log_records import is_log
 from feedline.runs.run_config import RunConfig
+from feedline.steps.run_state import RunState
 from feedline.store import FolderStore, open_anndata
 from feedline.store.manifest import MANIFEST_NAME
+from feedline.store.tensor_pickle import read_tensor_pickle
 
+_MAX_BYTES = 2**26
+_MAX_DEPTH = 32
 _ZARR_MARKS = ("zarr.json", ".zgroup", ".zarray")
 
 
@@ -122,51 +140,40 @@ def _facts_of_matrix(path: Path) -> dict[str, Any]:
 
 
 def _facts_of_log(path: Path) -> dict[str, Any]:
-    """Return whose log it is, what was received and when, and how long it was waited for.
-
-    Memory grows with the epochs and events, and not with the batches.
-    """
-    header = read_log_header(path)
+    """Return whose log it is, what was received and when, and how long it was waited for."""
     # Before the records are read: a run that has not ended adds to them.
     num_bytes = path.stat().st_size
-    with open(path, "rb") as file:
-        end = len(file.readline())
-    epochs: dict[int, dict[str, int]] = {}
-    events: list[dict[str, Any]] = []
-    total = longest = 0.0
-    for end, entry in iter_log(path):  # noqa: B007
-        if isinstance(entry, LoggedEvent):
-            events.append({"event": "", **entry.fields} | {"event": entry.name})
-            continue
-        counts = {"epoch": entry.epoch, "first_step": entry.step, "last_step": entry.step}
-        zeros = dict.fromkeys(("num_batches", "num_samples", "num_padded"), 0)
-        counts = epochs.setdefault(entry.epoch, {**counts, **zeros})
-        counts["first_step"] = min(counts["first_step"], entry.step)
-        counts["last_step"] = max(counts["last_step"], entry.step)
-        counts["num_batches"] += 1
-        counts["num_samples"] += len(entry.ids)
-        counts["num_padded"] += len(entry.ids) - len(entry.real_ids)
-        total, longest = total + entry.wait, max(longest, entry.wait)
-    listed = list(epochs.values())
-    sums = {
-        name: sum(counts[name] for counts in listed)
-        for name in ("num_batches", "num_samples", "num_padded")
-    }
+    parts = list(parts_of(path))
+    header = parts[0].header
+    table = np.concatenate([part.table for part in parts])
+    events = [event for part in parts for event in part.events]
+    waits = table["wait"]
+    # In the order in which they were begun.
+    epochs = dict.fromkeys(table["epoch"].tolist())
     return {
         **{"run": header.run, "rank": header.rank, "world_size": header.world_size},
         "info": dict(header.info),
-        **sums,
-        "first_step": min((counts["first_step"] for counts in listed), default=None),
-        "last_step": max((counts["last_step"] for counts in listed), default=None),
+        **_sums_of(table),
         "wait": {
-            "total_seconds": total,
-            "mean_seconds": total / sums["num_batches"] if listed else 0.0,
-            "longest_seconds": longest,
+            "total_seconds": float(waits.sum()),
+            "mean_seconds": float(waits.mean()) if len(table) else 0.0,
+            "longest_seconds": float(waits.max(initial=0.0)),
         },
         "num_bytes": num_bytes,
-        "is_cut_short": end < num_bytes,
-        "epochs": listed,
-        "events": events,
+        "is_cut_short": parts[-1].end < num_bytes,
+        "epochs": [{"epoch": e, **_sums_of(table[table["epoch"] == e])} for e in epochs],
+        "events": [{"event": "", **event.fields} | {"event": event.name} for event in events],
+    }
+
+
+def _sums_of(table: Table) -> dict[str, int | None]:
+    num_samples = int(table["num_ids"].sum())
+    return {
+        "first_step": int(table["step"].min()) if len(table) else None,
+        "last_step": int(table["step"].max()) if len(table) else None,
+        "num_batches": len(table),
+        "num_samples": num_samples,
+        "num_padded": num_samples - int(table["num_real"].sum()),
     }
 
 
@@ -182,3 +189,127 @@ def _facts_of_logs(paths: Sequence[Path]) -> dict[str, Any]:
         "num_cut_short": sum(log["is_cut_short"] for log in logs),
         "logs": logs,
     }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """What a file holds: a cursor, and where in the file it stands; or a clock without one.
+
+    `found_at` is empty where the file is the cursor itself.
+    """
+
+    path: Path
+    cursor: Cursor | None
+    found_at: str
+    clock: RunState | None
+
+    @property
+    def kind(self) -> str:
+        """What the file is, in words."""
+        if self.clock is not None:
+            return "state of a StepScheduler"
+        return "state of a loader or sampler" if self.found_at else "cursor"
+
+
+def read_checkpoint(path: Path) -> Checkpoint:
+    """Return what a checkpoint holds, or raise `CursorFormatError` if it holds no cursor."""
+    content = _load(path)
+    found = _find(content, "", 0)
+    try:
+        clock = _clock_in(content)
+    except (CursorFormatError, InvalidValueError) as error:
+        raise type(error)(f"{path}: {error}") from None
+    if found is None:
+        if clock is None:
+            raise CursorFormatError(
+                f"{path}: holds no cursor; give what to_json() of a cursor or state_dict() of a "
+                "loader returned"
+            )
+        return Checkpoint(path=path, cursor=None, found_at="", clock=clock)
+    found_at, state = found
+    try:
+        cursor = Cursor.from_dict(state)
+    except CursorFormatError as error:
+        raise CursorFormatError(f"{path}: {error}") from None
+    return Checkpoint(path=path, cursor=cursor, found_at=found_at, clock=clock)
+
+
+def _load(path: Path) -> Any:
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise InvalidValueError(f"{path}: must be a file; give a checkpoint")
+        with open(path, "rb") as file:
+            is_archive = file.read(2) == b"PK"
+        if is_archive:
+            return _load_archive(path)
+        if status.st_size > _MAX_BYTES:
+            raise InvalidValueError(
+                f"{path}: has {status.st_size} bytes but must have at most {_MAX_BYTES}; save the "
+                "state on its own"
+            )
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InvalidValueError(f"{path}: there is no such file; give a checkpoint") from None
+    except FeedlineError:
+        raise
+    except (OSError, ValueError, RecursionError) as error:
+        raise CursorFormatError(
+            f"{path}: is neither JSON nor a torch.save archive ({error!s:.200}); give a checkpoint"
+        ) from None
+
+
+def _load_archive(path: Path) -> Any:
+    """Return what the pickle of a `.pt` file holds, read as data."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            pickles = [m for m in archive.infolist() if m.filename.endswith("/data.pkl")]
+            if len(pickles) != 1 or pickles[0].file_size > _MAX_BYTES:
+                raise zipfile.BadZipFile("no pickle of a checkpoint in it")
+            data = archive.read(pickles[0])
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
+        raise CursorFormatError(
+            f"{path}: is not a torch.save archive, or is damaged ({error!s:.200}); save it again"
+        ) from None
+    try:
+        return read_tensor_pickle(data, path)
+    except UnsafeDataError as error:
+        reason, _, _ = str(error).partition("; it was not run")
+        raise UnsafeDataError(
+            f"{reason}; it was not run. Save the state_dict() of the loader on its own, or as JSON"
+        ) from None
+
+
+def _find(content: Any, found_at: str, depth: int) -> tuple[str, Mapping[str, Any]] | None:
+    """Return the first cursor in nested mappings and lists, and where it stands."""
+    inner: list[tuple[str, Any]] = []
+    if isinstance(content, str):
+        content = _parsed(content)
+    if isinstance(content, Mapping):
+        if content.get("format") == CURSOR_FORMAT:
+            return found_at, content
+        inner = [(f"{found_at}.{key}" if found_at else str(key), v) for key, v in content.items()]
+    elif isinstance(content, list | tuple):
+        inner = [(f"{found_at}[{number}]", value) for number, value in enumerate(content)]
+    if depth == _MAX_DEPTH:
+        return None
+    found = (_find(value, where, depth + 1) for where, value in inner)
+    return next((pair for pair in found if pair is not None), None)
+
+
+def _parsed(text: str) -> Any:
+    """Return the JSON in a text, as which loaders save their cursor, or else the text."""
+    try:
+        return json.loads(text) if CURSOR_FORMAT in text else text
+    except (ValueError, RecursionError):
+        return text
+
+
+def _clock_in(content: Any) -> RunState | None:
+    """Return the state of a StepScheduler, at the top or one level below."""
+    if not isinstance(content, Mapping):
+        return None
+    for state in (content, *content.values()):
+        if isinstance(state, Mapping) and {"step", "epoch", "num_batches"} <= state.keys():
+            return RunState.from_dict(state)
+    return None

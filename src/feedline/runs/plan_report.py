@@ -8,15 +8,16 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.plan import Chunking, PastSegment, Segment, Share
+from feedline.plan import Chunking, Mixture, PastSegment, Phase, Segment, Share
+from feedline.plan.apportion import apportion, longest_without_repeat, shares_of
 from feedline.plan.window_deal import WindowedOrder
-from feedline.runs.mixture_counts import draws_of_sources
 from feedline.runs.naive_sharding import NaiveSharding
 from feedline.runs.run_config import RunConfig
 
 _MOST_SAMPLES = 10**6
 _MOST_RANKS = 4096
 _MOST_ROUNDS = 256
+_COUNTS_OF_SHARE = ("num_batches", "num_dropped", "num_padded")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,6 +140,21 @@ def report_plan(config: RunConfig, epoch: int = 0) -> PlanReport:
     )
 
 
+def spread(first: int, end: int, most: int) -> list[int]:
+    """Return at most `most` numbers of a range, evenly, with the first and the last.
+
+    Examples:
+        >>> spread(0, 5, 10), spread(0, 100, 3), spread(0, 2**60, 2)
+        ([0, 1, 2, 3, 4], [0, 50, 99], [0, 1152921504606846975])
+    """
+    count = end - first
+    if count <= most:
+        return list(range(first, end))
+    # In integers, because a float does not tell large steps apart.
+    num_gaps = max(1, most - 1)
+    return [first + (2 * n * (count - 1) + num_gaps) // (2 * num_gaps) for n in range(most)]
+
+
 def can_enumerate(num_samples: int, num_ranks: int) -> bool:
     """Return whether every sample of every rank can be looked at in about a second."""
     return num_samples <= _MOST_SAMPLES and num_ranks <= _MOST_RANKS
@@ -172,22 +188,15 @@ def _source_lines(config: RunConfig, epoch: int) -> tuple[SourceLine, ...]:
 
 
 def _bucket_lines(config: RunConfig) -> tuple[BucketLine, ...]:
+    plan = config.plan
     lines = []
-    for number, bucket in enumerate(config.plan.buckets):
+    for number, bucket in enumerate(plan.buckets):
+        num_samples, size = len(bucket.members), plan.bucket_batch_size(number, config.batch_size)
         share = Share(
-            num_positions=len(bucket.members),
-            world_size=config.ranks,
-            batch_size=config.plan.bucket_batch_size(number, config.batch_size),
-            tail=config.plan.tail,
+            num_positions=num_samples, world_size=config.ranks, batch_size=size, tail=plan.tail
         )
-        line = BucketLine(
-            name=str(bucket.key),
-            num_samples=share.num_positions,
-            batch_size=share.batch_size,
-            num_batches=share.num_batches,
-            num_dropped=share.num_dropped,
-            num_padded=share.num_padded,
-        )
+        counts = {name: getattr(share, name) for name in _COUNTS_OF_SHARE}
+        line = BucketLine(name=str(bucket.key), num_samples=num_samples, batch_size=size, **counts)
         lines.append(line)
     return tuple(lines)
 
@@ -240,7 +249,7 @@ def estimate_reads(segment: Segment) -> ChunkReads:
     world_size = segment.world_size
     num_rounds = -(-order.num_windows // world_size)
     # The last round is looked at on its own: ranks may share its windows.
-    full = _spread(num_rounds - 1)
+    full = spread(0, num_rounds - 1, _MOST_ROUNDS)
     ranks = sorted({0, world_size // 2, world_size - 1})
     weight = (num_rounds - 1) / len(full) if full else 0.0
     counts = []
@@ -254,12 +263,6 @@ def estimate_reads(segment: Segment) -> ChunkReads:
     return ChunkReads(fewest=fewest, most=most, total=total, is_estimate=True)
 
 
-def _spread(num_rounds: int) -> list[int]:
-    """Return some of the rounds, spread over all of them."""
-    num_chosen = min(num_rounds, _MOST_ROUNDS)
-    return [number * num_rounds // num_chosen for number in range(num_chosen)]
-
-
 def _num_windows(order: WindowedOrder, world_size: int, number: int, rank: int) -> int:
     """Return how many windows a rank touches in a round."""
     numbers = np.minimum(np.array([number, number + 1]) * world_size, order.num_windows)
@@ -270,3 +273,35 @@ def _num_windows(order: WindowedOrder, world_size: int, number: int, rank: int) 
         return 0
     first = low + rank * run
     return order.window_of(first + run - 1) - order.window_of(first) + 1
+
+
+def draws_of_sources(mixture: Mixture, epoch: int) -> list[int]:
+    """Return the number of draws from each source in one epoch.
+
+    Each phase gets exact counts for its length, so they are only added up.
+
+    Examples:
+        >>> draws_of_sources(Mixture(sizes=(1000, 10), weights=(1, 3)), epoch=0)
+        [253, 757]
+    """
+    end = mixture.num_positions(epoch)
+    phases = phases_of(mixture, epoch)
+    drawn = [0] * len(mixture.sizes)
+    for number, (start, phase) in enumerate(phases):
+        stop = min(phases[number + 1][0], end) if number + 1 < len(phases) else end
+        shares = shares_of(phase.weights, phase.temperature)
+        length = max(0, stop - start)
+        if mixture.strategy == "stop":
+            left = [size - gone for size, gone in zip(mixture.sizes, drawn, strict=True)]
+            length = min(length, longest_without_repeat(left, shares))
+        counts = apportion(length, shares)
+        drawn = [before + count for before, count in zip(drawn, counts, strict=True)]
+    return drawn
+
+
+def phases_of(mixture: Mixture, epoch: int) -> list[tuple[int, Phase]]:
+    """Return the phases of an epoch, each with the position at which it begins there."""
+    planned = [Phase(weights=mixture.weights, temperature=mixture.temperature), *mixture.phases]
+    opening = [phase for phase in planned if (phase.epoch, phase.position) <= (epoch, 0)][-1]
+    later = [phase for phase in planned if phase.epoch == epoch and phase.position > 0]
+    return [(0, opening), *((phase.position, phase) for phase in later)]

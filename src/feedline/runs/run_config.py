@@ -86,11 +86,8 @@ class RunConfig(PlannedData):
 
     def resized(self, *, ranks: int | None = None, batch_size: int | None = None) -> RunConfig:
         """Return the same run on other ranks, or in other batches."""
-        return replace(
-            self,
-            ranks=self.ranks if ranks is None else ranks,
-            batch_size=self.batch_size if batch_size is None else batch_size,
-        )
+        sizes: dict[str, Any] = {"ranks": ranks, "batch_size": batch_size}
+        return replace(self, **{name: size for name, size in sizes.items() if size is not None})
 
     def plan_for(self, cursor: Cursor) -> Plan:
         """Return the plan that a cursor is compared with: a feed's are bound to the data too."""

@@ -208,14 +208,9 @@ def _load_lengths(path: Path) -> Any:
 
 
 def _bucket_plan(keys: Keys, settings: Settings, **options: Any) -> BucketPlan:
-    return BucketPlan(
-        mode=keys.choice("mode", ("sequential", "interleaved")),
-        shuffle_buckets=settings.shuffle,
-        shuffle_within=settings.shuffle,
-        tail=settings.tail,
-        seed=settings.seed,
-        **options,
-    )
+    mode, shuffle = keys.choice("mode", ("sequential", "interleaved")), settings.shuffle
+    options |= {"mode": mode, "shuffle_buckets": shuffle, "shuffle_within": shuffle}
+    return BucketPlan(tail=settings.tail, seed=settings.seed, **options)
 
 
 def _read_folder(keys: Keys, settings: Settings) -> PlannedData:

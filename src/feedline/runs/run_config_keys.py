@@ -9,13 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from feedline.errors import (
-    InvalidValueError,
-    as_float,
-    check_choice,
-    check_integer,
-    check_positive,
-)
+from feedline.errors import InvalidValueError, as_float, check_choice, check_integer, check_positive
 
 
 @dataclass(frozen=True)

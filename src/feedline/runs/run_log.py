@@ -1,18 +1,74 @@
-"""The log of a run in a folder: opened, named and described by the loader that it belongs to."""
+"""Loaders that log what they hand out, and the log of a run in a folder of its own."""
 
 from __future__ import annotations
 
 import os
 import secrets
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from feedline.errors import InvalidValueError
-from feedline.feed import PlannedLoader
+from feedline.feed import Loader, LoaderWrapper, LoggedBatches, PlannedLoader, Recorder
 from feedline.runs.consumption_log import ConsumptionLog
 
 _TIMEOUT = 60.0
+
+
+class LoggedLoader(LoaderWrapper):
+    """Any of Feedline's loaders, with a log of what it hands out.
+
+    Feedline's own loaders take `log=` too; this is for a log that is opened by hand. When the last
+    batch of an epoch is out, the event `epoch_end` is logged.
+
+    Args:
+        loader: A loader that says which samples it delivers.
+        log: Where to write, such as a `ConsumptionLog`.
+        log_step: Returns the number of the step that a batch is for; by default each batch is a
+            step. A `StepScheduler` sets it.
+
+    Examples:
+        >>> import tempfile
+        >>> from feedline.feed import Feed
+        >>> from feedline.plan import SamplePlan, Shuffled
+        >>> from feedline.runs import ConsumptionLog, read_log
+        >>> from feedline.store import FolderStore, pack
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> _ = pack({"x": range(100)}, f"{folder.name}/data")
+        >>> feed = Feed(
+        ...     FolderStore(f"{folder.name}/data"),
+        ...     SamplePlan(order=Shuffled(num_samples=100)),
+        ...     batch_size=10,
+        ... )
+        >>> with ConsumptionLog(f"{folder.name}/rank0.log", rank=0, world_size=1) as log:
+        ...     batches = list(LoggedLoader(feed, log))
+        >>> entries = read_log(f"{folder.name}/rank0.log").entries
+        >>> entries[3].ids.tolist() == batches[3].arrays["x"].tolist()
+        True
+        >>> folder.cleanup()
+    """
+
+    def __init__(
+        self, loader: Loader[Any], log: Recorder, *, log_step: Callable[[], int] | None = None
+    ) -> None:
+        super().__init__(loader)
+        self.log = log
+        self.log_step = log_step
+        self._num_handed_out = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        num_batches = self.num_batches_left()
+        # At once, and not with the first batch: the loader begins its pass here.
+        batches = map(self._counted, iter(self.loader))
+        return LoggedBatches(batches, self, self.log, num_batches, self._step)
+
+    def _counted(self, batch: Any) -> Any:
+        self._num_handed_out += 1
+        return batch
+
+    def _step(self) -> int:
+        return self._num_handed_out - 1 if self.log_step is None else self.log_step()
 
 
 class RunLog:
@@ -48,17 +104,19 @@ class RunLog:
         self._run: str | None = None
         self._log: ConsumptionLog | None = None
 
-    def record(
-        self, *, epoch: int, step: int, batch: int, ids: Any, is_real: Any = None, wait: float = 0.0
-    ) -> None:
-        """Note a batch: its samples, which of them are real, and the seconds of waiting."""
-        self._opened().record(
-            epoch=epoch, step=step, batch=batch, ids=ids, is_real=is_real, wait=wait
-        )
+    def record(self, **fields: Any) -> None:
+        """Note a batch, as `ConsumptionLog.record` does."""
+        self._opened().record(**fields)
 
     def event(self, name: str, /, **fields: Any) -> None:
         """Note something that happened; the event `stop` closes the file until more happens."""
         log = self._opened()
+        running = self._loader.position.current
+        if name in ("start", "resume") and running is not None:
+            # An audit compares these where a clock numbers the steps of some runs only.
+            fields["has_clock"] = self._loader.log_step is not None
+            fields["place"] = running.ordinal(0)
+            fields["places_per_batch"] = self._loader.batching.num_entries
         log.event(name, **fields)
         if name == "stop":
             log.close()

@@ -87,7 +87,14 @@ def samples_of_step(
     numbers = range(first, min(first + config.grad_acc_steps, replay.num_batches))
     ranks = replay.world_size_at(first)
     rank = check_integer("rank", rank, 0, ranks - 1, remedy=f"step {step} has {ranks} ranks")
-    samples = [sample for number in numbers for sample in _batch(config, replay, rank, number)]
+    samples = []
+    for number in numbers:
+        batch = replay.batch(rank=rank, number=number)
+        bucket = None if batch.bucket is None else str(config.plan.buckets[batch.bucket].key)
+        entries = zip(batch.indices.tolist(), batch.is_real.tolist(), strict=True)
+        for slot, (index, is_real) in enumerate(entries):
+            known = {"batch": number, "slot": slot, "index": index, "is_real": is_real}
+            samples.append(PlacedSample(**known, bucket=bucket, **place_of(config, index)))
     return StepOfRank(
         epoch=epoch,
         step=step,
@@ -159,33 +166,14 @@ def _in_batches(config: RunConfig, history: tuple[PastSegment, ...]) -> tuple[Pa
     )
 
 
-def _batch(config: RunConfig, replay: Replay, rank: int, number: int) -> list[PlacedSample]:
-    batch = replay.batch(rank=rank, number=number)
-    bucket = None if batch.bucket is None else str(config.plan.buckets[batch.bucket].key)
-    entries = zip(batch.indices.tolist(), batch.is_real.tolist(), strict=True)
-    placed = []
-    for slot, (index, is_real) in enumerate(entries):
-        source, source_index = config.source_of(index)
-        sample = PlacedSample(
-            batch=number,
-            slot=slot,
-            index=index,
-            is_real=is_real,
-            source=source.name,
-            source_index=source_index,
-            bucket=bucket,
-            **place_of(config, index),
-        )
-        placed.append(sample)
-    return placed
-
-
 def place_of(config: RunConfig, index: int) -> dict[str, Any]:
-    """Return the chunk of a sample, its row in there and the file; None where there is none."""
-    if config.chunks is None:
-        return {"chunk": None, "row": None, "file": None}
-    chunk, row = (int(found[0]) for found in config.chunks.rows_of(np.array([index])))
-    file = None
-    if config.store is not None:
-        file, _, _ = config.store.describe_row(chunk, row).rpartition(", row ")
-    return {"chunk": chunk, "row": row, "file": file}
+    """Return where a sample comes from: its source and its index in there, its chunk and its row in
+    there, and the file; None where there is none."""
+    source, source_index = config.source_of(index)
+    chunk = row = file = None
+    if config.chunks is not None:
+        chunk, row = (int(found[0]) for found in config.chunks.rows_of(np.array([index])))
+        if config.store is not None:
+            file, _, _ = config.store.describe_row(chunk, row).rpartition(", row ")
+    place = {"source": source.name, "source_index": source_index}
+    return {**place, "chunk": chunk, "row": row, "file": file}

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from feedline.errors import check_integer
 from feedline.plan import Plan
+from feedline.runs.plan_report import spread
 from feedline.runs.run_config import RunConfig
 from feedline.runs.run_config_data import SourceInfo
 
@@ -27,6 +28,8 @@ _MOST_STREAMS = 8
 _RUN = 2000
 
 Indices = NDArray[np.int64]
+#: A value, what a perfect shuffle gives on average, and how far off chance may lead.
+_Found = tuple[float, float, float]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,21 +117,21 @@ def measures_of(stream: Stream) -> Iterator[Measure]:
     places = (positions + 0.5) / stream.num_positions
     values = (indices + 0.5) / stream.size
     noise = _SIGMAS / math.sqrt(count)
-    yield _measure(stream, "position correlation", _correlation(places, values), 0.0, noise)
     # For a place p and a uniform value v the mean of |v - p| is (p^2 + (1 - p)^2) / 2.
     displacement = float((places**2 + (1 - places) ** 2).mean() / 2)
     moved = float(np.abs(values - places).mean())
-    yield _measure(stream, "mean displacement", moved, displacement, noise / math.sqrt(18))
-    yield _adjacency(stream)
     alike = float(((positions - indices) % 2 == 0).mean())
-    yield _measure(stream, "parity", alike, 0.5, noise / 2)
-    spread = _chunks_per_batch(stream)
-    if spread is not None:
-        yield spread
-
-
-def _measure(stream: Stream, name: str, value: float, expected: float, off: float) -> Measure:
-    return Measure(name=name, stream=stream.name, value=value, expected=expected, tolerance=off)
+    found: dict[str, _Found | None] = {
+        "position correlation": (_correlation(places, values), 0.0, noise),
+        "mean displacement": (moved, displacement, noise / math.sqrt(18)),
+        "adjacency": _adjacency(stream),
+        "parity": (alike, 0.5, noise / 2),
+        "chunks per batch": _chunks_per_batch(stream),
+    }
+    for name, numbers in found.items():
+        if numbers is not None:
+            value, mean, off = numbers
+            yield Measure(name=name, stream=stream.name, value=value, expected=mean, tolerance=off)
 
 
 def _correlation(left: NDArray[np.float64], right: NDArray[np.float64]) -> float:
@@ -137,7 +140,7 @@ def _correlation(left: NDArray[np.float64], right: NDArray[np.float64]) -> float
     return float(left @ right) / scale if scale else 0.0
 
 
-def _adjacency(stream: Stream) -> Measure:
+def _adjacency(stream: Stream) -> _Found:
     """Return the share of neighbours that were neighbours before."""
     steps = np.concatenate([np.diff(indices) for _, indices in stream.runs])
     num_pairs = max(1, len(steps))
@@ -145,10 +148,10 @@ def _adjacency(stream: Stream) -> Measure:
     mean = num_pairs * 2 / stream.size
     # Rare events: a few of them are chance, even where hardly any are expected.
     off = _SIGMAS * math.sqrt(mean) + _SIGMAS
-    return _measure(stream, "adjacency", kept / num_pairs, mean / num_pairs, off / num_pairs)
+    return kept / num_pairs, mean / num_pairs, off / num_pairs
 
 
-def _chunks_per_batch(stream: Stream) -> Measure | None:
+def _chunks_per_batch(stream: Stream) -> _Found | None:
     """Return in how many chunks the samples of a batch lie; without chunks, in 64 equal parts."""
     width = -(-stream.size // min(_PARTS, stream.size))
     num_chunks = stream.num_chunks or -(-stream.size // width)
@@ -163,7 +166,7 @@ def _chunks_per_batch(stream: Stream) -> Measure | None:
         return None
     expected, variance = _occupied(stream.size, num_chunks, together)
     off = _SIGMAS * math.sqrt(max(variance, 0.0) / len(counts)) + 1e-9 * num_chunks
-    return _measure(stream, "chunks per batch", float(np.mean(counts)), expected, off)
+    return float(np.mean(counts)), expected, off
 
 
 def _occupied(size: int, num_chunks: int, num_drawn: int) -> tuple[float, float]:
@@ -260,6 +263,5 @@ def _runs(num_positions: int, most: int) -> list[Indices]:
     """Return runs of consecutive positions, spread evenly; all positions if they are few."""
     if num_positions <= most:
         return [np.arange(num_positions, dtype=np.int64)]
-    num_runs = most // _RUN
-    starts = [number * (num_positions - _RUN) // (num_runs - 1) for number in range(num_runs)]
+    starts = spread(0, num_positions - _RUN + 1, most // _RUN)
     return [np.arange(start, start + _RUN, dtype=np.int64) for start in starts]
