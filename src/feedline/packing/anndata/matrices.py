@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from feedline.errors import DamagedDataError, InvalidValueError
 from feedline.packing.anndata.nodes import Node, Scan
-from feedline.packing.batch import SourceFault
 from feedline.packing.rows import Ragged, SourceFault
 from feedline.store.zarr_store import may_lack_columns
 
