@@ -82,10 +82,12 @@ class Replay:
 
     def world_size_at(self, number: int) -> int:
         """Return how many ranks batch `number` of the epoch is dealt to."""
+        number = check_integer("number", number, 0, self.num_batches - 1)
         return self._segment_of(number)[0].world_size
 
     def batch(self, *, rank: int, number: int) -> Batch:
         """Return what `rank` gets as batch `number` of the epoch."""
+        number = check_integer("number", number, 0, self.num_batches - 1)
         segment, first = self._segment_of(number)
         rank = check_integer(
             "rank", rank, 0, segment.world_size - 1, remedy=f"so many ranks had batch {number}"
@@ -94,7 +96,6 @@ class Replay:
 
     def _segment_of(self, number: int) -> tuple[Segment, int]:
         """Return the segment that holds a batch of the epoch, and the number of its first one."""
-        number = check_integer("number", number, 0, self.num_batches - 1)
         ends = list(accumulate(past.num_batches for past in self.history))
         which = bisect_right(ends, number)
         return self.segments[which], ends[which - 1] if which else 0
