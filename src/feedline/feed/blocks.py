@@ -21,6 +21,11 @@ class BlocksAhead:
     computed, a small one first. The latest two are kept, because readers straddle their border.
 
     `on_block` is told of every block but the first, which nothing must delay.
+
+    Args:
+        segment: What is left of the epoch.
+        rank: The rank whose batches these are.
+        on_block: Is called with every block but the first.
     """
 
     def __init__(
@@ -51,7 +56,13 @@ class BlocksAhead:
 
 
 def picked_batches(segment: Segment, rank: int, numbers: range) -> Iterator[NDArray[np.int64]]:
-    """Yield the indices of each of the batches `numbers`, computed together in growing portions."""
+    """Yield the indices of each of the batches `numbers`, computed together in growing portions.
+
+    Args:
+        segment: What is left of the epoch.
+        rank: The rank whose batches these are.
+        numbers: Which batches.
+    """
     start, count = 0, 1
     while start < len(numbers):
         indices, bounds = segment.picked(rank, numbers[start : start + count])

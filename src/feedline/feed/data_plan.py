@@ -22,6 +22,11 @@ class DataPlan(Plan):
 
     With `takes_any`, a cursor that names no data is left to `plan`: a chunk sampler alone, which
     does not know what is read, saved it.
+
+    Args:
+        plan: Which sample comes when.
+        store: The data.
+        takes_any: Whether a cursor that names no data is left to `plan`.
     """
 
     plan: Plan

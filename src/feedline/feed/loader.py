@@ -103,7 +103,13 @@ class Loader(Protocol[Item]):
 
 
 class PlannedBatch:
-    """The record of a batch whose samples the plan says, looked up when it is asked for."""
+    """The record of a batch whose samples the plan says, looked up when it is asked for.
+
+    Args:
+        running: The pass that it belongs to.
+        number: Which batch of the pass it is, from zero.
+        asked: The samples that were asked for, where these are known.
+    """
 
     def __init__(self, running: Pass, number: int, asked: Any = None) -> None:
         self.number = number
@@ -143,7 +149,13 @@ class PlannedBatch:
 
 
 class PlannedLoader(ABC):
-    """A loader that has a `Position`: all that the protocol asks, but for the batches."""
+    """A loader that has a `Position`: all that the protocol asks, but for the batches.
+
+    Args:
+        position: Where the training loop is; None if a subclass says it.
+        batching: How entries of the position make batches.
+        log: A folder for a log of every batch, for `feedline audit`; or a recorder.
+    """
 
     def __init__(
         self, position: Position | None, batching: Batching = SINGLE, log: Log = None

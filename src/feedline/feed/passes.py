@@ -16,7 +16,12 @@ Entry = TypeVar("Entry")
 
 @dataclass(frozen=True)
 class Batching:
-    """How many entries make a batch, and whether an incomplete last one is dropped."""
+    """How many entries make a batch, and whether an incomplete last one is dropped.
+
+    Args:
+        num_entries: The number of entries of a batch.
+        drop_last: Whether an incomplete last batch is dropped.
+    """
 
     num_entries: int = 1
     drop_last: bool = False
@@ -41,6 +46,11 @@ class Pass:
 
     Whoever yields batches holds this, and not the iterator that makes them: an iterator that the
     training loop drops must be free to end its threads and workers.
+
+    Args:
+        segment: What is left of the epoch.
+        rank: The rank that walks.
+        batching: How entries make batches.
     """
 
     def __init__(self, segment: Segment, rank: int, batching: Batching) -> None:

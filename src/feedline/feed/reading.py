@@ -27,7 +27,12 @@ _MAX_CHUNKS = 64
 
 
 class Slab(NamedTuple):
-    """Consecutive batches: which samples they hold, and these, column by column."""
+    """Consecutive batches: which samples they hold, and these, column by column.
+
+    Args:
+        block: Which samples they hold.
+        arrays: The samples, column by column.
+    """
 
     block: Block
     arrays: Arrays
@@ -58,6 +63,14 @@ def read_slabs(
     store: Store, chunking: Chunking, segment: Segment, rank: int, start: int, reading: Reading
 ) -> Slabs:
     """Return an iterator over the batches of `rank` from `start` on, in slabs.
+
+    Args:
+        store: Where the samples are.
+        chunking: How they are cut into chunks.
+        segment: What is left of the epoch.
+        rank: The rank whose batches these are.
+        start: The number of the first batch.
+        reading: How many threads read ahead, within which memory.
 
     Examples:
         >>> import numpy as np, tempfile

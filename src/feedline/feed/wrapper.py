@@ -10,7 +10,11 @@ from feedline.feed.loader import Loader
 
 
 class LoaderWrapper:
-    """A loader that is another one, except for what a subclass does differently."""
+    """A loader that is another one, except for what a subclass does differently.
+
+    Args:
+        loader: The other loader.
+    """
 
     def __init__(self, loader: Loader[Any]) -> None:
         self.loader = loader

@@ -24,6 +24,15 @@ class PackResult:
 
     `splits` has the number of samples of each split, in `folder / name`; it is empty without a
     split. `num_resumed_chunks` counts the chunks that an interrupted run had finished.
+
+    Args:
+        folder: Where it lies.
+        num_samples: The number of samples.
+        num_chunks: The number of chunks.
+        num_bytes: The bytes on disk.
+        columns: What every sample has.
+        splits: The number of samples of each split.
+        num_resumed_chunks: The number of chunks that were there already.
     """
 
     folder: Path

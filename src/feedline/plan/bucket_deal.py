@@ -47,6 +47,9 @@ class CostBatch:
     `costs` holds what a sample of each bucket costs, as a multiple of the sample that `batch_size`
     speaks of.
 
+    Args:
+        costs: What a sample of each bucket costs.
+
     Examples:
         >>> CostBatch((1, 4)).batch_size(1, 32)
         8
@@ -72,6 +75,9 @@ class TokenBatch:
     """As many samples as fit a budget of tokens when all are padded to the bucket's length.
 
     Here the run's batch size is the budget.
+
+    Args:
+        lengths: The length that samples of each bucket are padded to.
 
     Examples:
         >>> TokenBatch((128, 512)).batch_size(1, 4096)

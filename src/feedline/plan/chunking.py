@@ -57,6 +57,10 @@ class Chunking(Protocol):
 class EqualChunks:
     """Chunks of one size; the last one holds what is left.
 
+    Args:
+        num_samples: The number of samples in all chunks together.
+        chunk_size: The number of samples of a chunk.
+
     Examples:
         >>> chunks = EqualChunks(num_samples=10, chunk_size=4)
         >>> chunks.num_chunks
@@ -93,6 +97,9 @@ class EqualChunks:
 @dataclass(frozen=True, eq=False)
 class UnequalChunks:
     """Chunks of any sizes, empty ones included; costs 8 bytes a chunk.
+
+    Args:
+        sizes: The number of samples of each chunk.
 
     Examples:
         >>> chunks = UnequalChunks([3, 0, 2])

@@ -26,7 +26,13 @@ _MOST_LISTED = 1000
 
 
 class PastSegment(NamedTuple):
-    """Batches that were consumed under one world size and batch size."""
+    """Batches that were consumed under one world size and batch size.
+
+    Args:
+        world_size: The number of ranks.
+        batch_size: The number of samples of a batch on each of them.
+        num_batches: How many batches each of them had.
+    """
 
     world_size: int
     batch_size: int
@@ -51,6 +57,13 @@ def check_past(past: Any) -> PastSegment:
 @dataclass(frozen=True, kw_only=True)
 class Cursor:
     """The place of a run in its data.
+
+    Args:
+        fields: The description of the plan that the run follows.
+        epoch: The epoch that the run is in.
+        history: What was consumed of it, one entry for each world size and batch size.
+        changes: Weights that were changed while the run went on.
+        has_ended: Whether the run was done with this epoch, whatever its tail policy had left out.
 
     Examples:
         >>> cursor = Cursor(fields={"seed": 1}, epoch=2, history=(PastSegment(8, 32, 1000),))

@@ -39,6 +39,12 @@ class Phase:
 
     Places are kept as positions, so they do not move when the number of ranks changes.
 
+    Args:
+        weights: One weight for each source.
+        epoch: The epoch in which the phase begins.
+        position: The position of that epoch from which on the weights hold.
+        temperature: Weights count as `weight ** (1 / temperature)`: above 1 they become more alike.
+
     Examples:
         >>> Phase.at_step((1, 3), step=100, world_size=8, batch_size=4, num_batches=1000).position
         3200

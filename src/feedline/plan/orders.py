@@ -81,7 +81,11 @@ class Order(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class Sequential(Order):
-    """The order 0, 1, 2, …, the same in every epoch."""
+    """The order 0, 1, 2, …, the same in every epoch.
+
+    Args:
+        num_samples: The number of samples.
+    """
 
     num_samples: int
 
@@ -98,6 +102,10 @@ class Sequential(Order):
 @dataclass(frozen=True, kw_only=True)
 class Shuffled(Order):
     """Every index once per epoch, in an order that depends on (seed, epoch).
+
+    Args:
+        num_samples: The number of samples.
+        seed: Any integer or string.
 
     Examples:
         >>> order = Shuffled(num_samples=6, seed=3)
@@ -123,6 +131,9 @@ class Shuffled(Order):
 @dataclass(frozen=True)
 class Concatenated(Order):
     """One order after another; the indices of each follow those of the one before.
+
+    Args:
+        orders: The orders, one after another.
 
     Examples:
         >>> both = Concatenated((Sequential(num_samples=2), Sequential(num_samples=3)))
@@ -162,6 +173,10 @@ class Subset(Order):
     """Part of a dataset: `order` walks over `selected`, a range or a list of indices.
 
     Without `order` the selection is taken as it stands. A list costs one array of 8 bytes an entry.
+
+    Args:
+        selected: The indices that are walked over: a range or a list.
+        order: In which order; by default as they stand.
 
     Examples:
         >>> half = Subset(range(50, 100), order=Shuffled(num_samples=50))

@@ -35,6 +35,11 @@ class Permutation:
     `number` tells apart the permutations of one key, for example the passes over one source. Below
     a few thousand values a shuffled table is used, above that a Feistel network.
 
+    Args:
+        n: The number of values.
+        key: A number below `2**128`, as `derive_key` returns it.
+        number: Which permutation of this key.
+
     Examples:
         >>> permutation = Permutation(10**12, key=7)
         >>> places = permutation.forward(np.array([0, 1, 999_999_999_999]))

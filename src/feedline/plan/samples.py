@@ -45,6 +45,10 @@ class SamplePlan(OrderPlan):
     Within a batch, rank r takes every `world_size`-th position from r on. So whatever the numbers
     are, what has been consumed is a prefix of the order, and a resize needs one number.
 
+    Args:
+        order: Which sample stands at which position.
+        tail: What happens to the last positions, which do not fill a batch; see `Share`.
+
     Examples:
         >>> from feedline.plan import Sequential
         >>> plan = SamplePlan(order=Sequential(num_samples=10), tail="even")

@@ -223,6 +223,15 @@ class Segment:
 
     `num_done` is the number of its batches that were consumed before it was resumed; batches are
     numbered from the start of the segment.
+
+    Args:
+        plan: What decides the order.
+        world_size: The number of ranks.
+        batch_size: The number of samples of a batch on each of them.
+        epoch: The number of the epoch.
+        history: What was consumed of the epoch before, one entry for each world size and batch
+            size.
+        num_done: How many batches of this segment were consumed before it was resumed.
     """
 
     plan: Plan

@@ -34,6 +34,14 @@ class WindowOrder(Order):
     With `keep_last`, the last chunk, which may be short, also comes last in every epoch, so that
     all windows before it are full. With `limit`, an epoch ends after so many positions.
 
+    Args:
+        chunks: How samples are cut into chunks.
+        preload: How many chunks make a window, which is shuffled as one.
+        shuffle: Whether chunks and samples come in a new order in every epoch.
+        seed: Any integer or string.
+        keep_last: Whether the last chunk stays last.
+        limit: The number of positions of an epoch, if not all.
+
     Examples:
         >>> from feedline.plan import EqualChunks
         >>> order = WindowOrder(chunks=EqualChunks(num_samples=100, chunk_size=10), preload=2)
@@ -117,6 +125,10 @@ class WindowPlan(OrderPlan):
 @dataclass(frozen=True, kw_only=True)
 class RoundsPlan(OrderPlan):
     """Any order that is made of windows, dealt as `WindowPlan` deals its own: in rounds.
+
+    Args:
+        order: An order that is made of windows.
+        tail: What happens to the last positions, which do not fill a batch; see `Share`.
 
     Examples:
         >>> from feedline.plan import EqualChunks

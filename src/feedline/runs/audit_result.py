@@ -8,7 +8,16 @@ from dataclasses import dataclass
 @dataclass(frozen=True, kw_only=True)
 class SourceAudit:
     """One source in one epoch: its first index, how many samples it should have given, and what
-    became of them."""
+    became of them.
+
+    Args:
+        name: The name of the source.
+        first: Its first index.
+        num_expected: How many of its samples were due.
+        num_once: How many came once.
+        num_missing: How many did not come.
+        num_repeated: How many came more than once.
+    """
 
     name: str
     first: int
@@ -24,6 +33,22 @@ class EpochAudit:
 
     Of an epoch that has not ended, what is missing is `num_to_come`. After the end it was dropped,
     as the tail policy says, or lost. `lost`, `repeated` and `unknown` list the first 20.
+
+    Args:
+        epoch: The number of the epoch.
+        is_finished: Whether it has ended.
+        num_expected: How many samples were due.
+        num_once: How many came once.
+        num_to_come: How many are still to come.
+        num_dropped: How many the tail policy left out.
+        num_padded: How many entries were padding.
+        num_lost: How many never came.
+        lost: The first of them.
+        num_repeated: How many came more often than they should.
+        repeated: The first of them.
+        num_unknown: How many ids belong to no sample.
+        unknown: The first of them.
+        sources: The same for each source.
     """
 
     epoch: int
@@ -50,7 +75,20 @@ class EpochAudit:
 @dataclass(frozen=True, kw_only=True)
 class RunAudit:
     """One run: what counts of it, and what was discarded because the next run resumed from a
-    checkpoint before it."""
+    checkpoint before it.
+
+    Args:
+        name: The name of the run.
+        world_size: The number of ranks.
+        first_step: Its first step that counts.
+        end_step: One more than its last step that counts.
+        num_batches: How many batches each rank had.
+        num_samples: How many samples count.
+        num_discarded_batches: How many batches were discarded.
+        num_discarded_samples: How many samples were discarded.
+        missing_ranks: The ranks that left no log.
+        parted_step: The first step in which ranks did not do the same, if any.
+    """
 
     name: str
     world_size: int
@@ -71,7 +109,13 @@ class RunAudit:
 
 @dataclass(frozen=True, kw_only=True)
 class AuditResult:
-    """What an audit found."""
+    """What an audit found.
+
+    Args:
+        num_logs: The number of logs that were read.
+        runs: What was found about each run.
+        epochs: What was found about each epoch.
+    """
 
     num_logs: int
     runs: tuple[RunAudit, ...]

@@ -26,7 +26,14 @@ from feedline.runs.log_records import (
 
 
 class LogHeader(NamedTuple):
-    """Whose log it is; `info` is what `feedline.runs.audit` should know about the data."""
+    """Whose log it is; `info` is what `feedline.runs.audit` should know about the data.
+
+    Args:
+        rank: The rank.
+        world_size: The number of ranks.
+        run: The name of the run.
+        info: What is known about the data.
+    """
 
     rank: int
     world_size: int
@@ -35,7 +42,12 @@ class LogHeader(NamedTuple):
 
 
 class LogFile(NamedTuple):
-    """What a log holds, in the order in which it was written."""
+    """What a log holds, in the order in which it was written.
+
+    Args:
+        header: Whose log it is.
+        entries: The batches and events.
+    """
 
     header: LogHeader
     entries: tuple[LogEntry, ...]
@@ -155,12 +167,20 @@ class ConsumptionLog:
 
 def read_log(path: str | os.PathLike[str]) -> LogFile:
     """Return everything in a log. A last record that was cut short is left out; any other damage
-    is a `DamagedDataError` that says where."""
+    is a `DamagedDataError` that says where.
+
+    Args:
+        path: The file.
+    """
     return LogFile(read_log_header(path), tuple(entry for _, entry in iter_log(path)))
 
 
 def read_log_header(path: str | os.PathLike[str]) -> LogHeader:
-    """Return whose log a file is."""
+    """Return whose log a file is.
+
+    Args:
+        path: The file.
+    """
     fields = read_header(Path(path))
     try:
         world_size = check_integer("world_size", fields["world_size"], 1)

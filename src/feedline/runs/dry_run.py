@@ -50,7 +50,13 @@ class Coverage:
 
 @dataclass(frozen=True, kw_only=True)
 class DryRun:
-    """The parts of an epoch, what they covered, and what naive sharding would have done."""
+    """The parts of an epoch, what they covered, and what naive sharding would have done.
+
+    Args:
+        parts: The parts of the epoch, one for each world size.
+        coverage: What they covered.
+        naive: What naive sharding would have done, where it can be told.
+    """
 
     parts: tuple[Part, ...]
     coverage: Coverage
@@ -84,6 +90,11 @@ class PlannedStretch:
 
 def dry_run(config: RunConfig, world_sizes: Sequence[int], epoch: int = 0) -> DryRun:
     """Return the account of one epoch on several world sizes, one after another.
+
+    Args:
+        config: What the run consumes, and on how many ranks.
+        world_sizes: The number of ranks of each part of the epoch.
+        epoch: The number of the epoch.
 
     Examples:
         >>> config = RunConfig.from_dict({"batch_size": 8, "data": {"samples": 1000}})

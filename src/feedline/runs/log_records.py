@@ -42,6 +42,14 @@ class LoggedBatch(NamedTuple):
 
     `batch` is its number in the pass, and `wait` the seconds that the rank waited for it. `is_real`
     is False where a sample is padding, and `None` if none is.
+
+    Args:
+        epoch: The number of the epoch.
+        step: The number of the step.
+        batch: The number of the batch in its pass.
+        ids: The samples.
+        is_real: Which of them are real and not padding; None means all.
+        wait: How many seconds the rank waited for it.
     """
 
     epoch: int
@@ -58,7 +66,12 @@ class LoggedBatch(NamedTuple):
 
 
 class LoggedEvent(NamedTuple):
-    """Something that happened to a run, such as a checkpoint; `fields` has the time, in seconds."""
+    """Something that happened to a run, such as a checkpoint; `fields` has the time, in seconds.
+
+    Args:
+        name: What happened.
+        fields: What is known about it.
+    """
 
     name: str
     fields: Mapping[str, Any]

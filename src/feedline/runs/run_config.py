@@ -32,6 +32,18 @@ class RunConfig(PlannedData):
     `plan` says which sample comes when; `kind` is the key of the config that names the data, and
     `sources` are its parts. `store` is the folder, where there is one.
 
+    Args:
+        kind: The kind of data.
+        plan: Which sample comes when.
+        sources: The parts of the data that have names.
+        store: The folder, where there is one.
+        bytes_per_sample: The bytes of a sample, where they are known.
+        token_budget: The number of tokens of a batch, where that is what is given.
+        batch_size: The number of samples of a batch on one rank.
+        ranks: The number of ranks.
+        epochs: The number of epochs.
+        grad_acc_steps: The number of batches of a step.
+
     Examples:
         >>> config = RunConfig.from_dict({"ranks": 4, "batch_size": 8, "data": {"samples": 1000}})
         >>> config.plan.segment(world_size=config.ranks, batch_size=config.batch_size).num_batches

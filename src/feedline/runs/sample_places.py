@@ -68,6 +68,13 @@ def samples_of_step(
     With `epoch`, or with the epoch of `cursor`, steps count from the start of the epoch, otherwise
     from the start of the run. A cursor brings the resizes of its epoch along.
 
+    Args:
+        config: What the run consumes, and on how many ranks.
+        step: The number of the step.
+        rank: The rank.
+        epoch: The epoch that steps count from, if not from the start of the run.
+        cursor: A cursor of the run, if it was resized.
+
     Examples:
         >>> config = RunConfig.from_dict({"batch_size": 2, "data": {"samples": 100}, "epochs": 2})
         >>> here = samples_of_step(config, step=60, rank=0)
@@ -109,6 +116,12 @@ def times_of_sample(
     config: RunConfig, *, index: int, epoch: int | None = None, cursor: Cursor | None = None
 ) -> list[TimeOfSample]:
     """Return every time that a sample is consumed, in one epoch or in all of the run.
+
+    Args:
+        config: What the run consumes, and on how many ranks.
+        index: The sample.
+        epoch: The number of the epoch; by default all of them.
+        cursor: A cursor of the run, if it was resized.
 
     Examples:
         >>> config = RunConfig.from_dict({"batch_size": 2, "data": {"samples": 100}, "epochs": 2})

@@ -89,6 +89,10 @@ class Quality:
 def measure_quality(config: RunConfig, epoch: int = 0) -> Quality:
     """Return how well one epoch of a run is shuffled.
 
+    Args:
+        config: What the run consumes, and on how many ranks.
+        epoch: The number of the epoch.
+
     Examples:
         >>> shuffled = RunConfig.from_dict({"batch_size": 32, "data": {"samples": 5000}})
         >>> measure_quality(shuffled).is_good

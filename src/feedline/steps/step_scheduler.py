@@ -99,7 +99,7 @@ class StepScheduler:
         preemption_signal: Any = signal.SIGTERM,
         max_duration: Any = None,
         deadline_margin: float = 60.0,
-        peers: Any = "auto",
+        peers: Peers | str = "auto",
         process_group: Any | None = None,
         progress: bool = False,
     ) -> None:

@@ -36,6 +36,11 @@ class Column:
     `dtype` is the numpy type that carries the values. `type_name` differs from it for bfloat16,
     whose bits are carried as uint16.
 
+    Args:
+        name: The name.
+        type_name: The type of its values.
+        shape: The shape of one value; empty for a single number.
+
     Examples:
         >>> Column("tokens", "int32", (128,)).row_bytes
         512

@@ -96,6 +96,10 @@ def rows_by_part(rows: Indices, edges: Indices) -> Iterator[tuple[int, Indices, 
 class MemoryMatrix:
     """A numpy array or a scipy CSR matrix, and values that go with its rows.
 
+    Args:
+        matrix: The matrix.
+        obs: A value for each row, by name.
+
     Examples:
         >>> rows = MemoryMatrix(np.arange(6).reshape(3, 2)).fetch([slice(1, 3)])
         >>> rows.take(np.array([1])).tolist()

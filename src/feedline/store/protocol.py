@@ -111,7 +111,11 @@ class PartedStore(Store, Protocol):
 
 
 def is_store(value: Any) -> bool:
-    """Whether this is a store, by what its class has; asking opens no file."""
+    """Whether this is a store, by what its class has; asking opens no file.
+
+    Args:
+        value: Any object.
+    """
     names = ("num_samples", "chunk_sizes", "columns", "fingerprint", "read", "describe_row")
     return all(hasattr(type(value), name) for name in names)
 

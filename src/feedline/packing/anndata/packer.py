@@ -37,6 +37,17 @@ class AnnDataPackResult:
 
     `num_values` counts the stored values of the matrix, and `num_bytes` the bytes on disk. `obs`
     names the columns.
+
+    Args:
+        folder: Where it lies.
+        num_sources: The number of files that were packed.
+        num_rows: The number of rows of the matrix.
+        num_columns: The number of columns of the matrix.
+        num_values: The number of stored values.
+        num_bytes: The bytes on disk.
+        is_sparse: Whether the matrix is sparse.
+        dtype: The type of its values.
+        obs: The names of the columns of `obs`.
     """
 
     folder: Path
