@@ -15,6 +15,7 @@ from feedline.feed import Peers
 from feedline.plan import BatchRule, Bucket, BucketPlan, Cursor, FixedBatch
 from feedline.torch.buckets import BucketSampler
 from feedline.torch.sampler import describe_dataset
+from feedline.words import one_line
 
 logger = logging.getLogger(__name__)
 
@@ -169,6 +170,7 @@ class SequentialBucketSampler(DocumentedState, BucketSampler):
         return sum(past.num_batches for past in segment.history) + segment.num_done
 
 
+@one_line
 @dataclass(frozen=True)
 class _CalculatorBatch:
     """Batch sizes as a calculator gives them."""

@@ -16,6 +16,7 @@ from feedline.plan import FILE_STRATEGIES, FileSharesPlan, Plan, WindowPlan
 from feedline.plan.frozen import store
 from feedline.store import FolderStore
 from feedline.torch.feed_dataset import FeedDataset, Tensors
+from feedline.words import one_line
 
 _logger = logging.getLogger(__name__)
 
@@ -24,6 +25,7 @@ STRATEGIES = ("balanced", *FILE_STRATEGIES)
 _PARTS = ("sequences/", "targets/")
 
 
+@one_line
 @dataclass(frozen=True, kw_only=True)
 class FolderConfig:
     """How a folder is read.

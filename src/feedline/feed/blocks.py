@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.plan import Block, Segment
+from feedline.words import several
 
 _MAX_ENTRIES = 2**15
 
@@ -37,6 +38,10 @@ class BlocksAhead:
         self._lock = Lock()
         self._latest: list[Block] = []
         self._num_batches = 1
+
+    def __repr__(self) -> str:
+        sizes = f"rank {self._rank} of {self._segment.world_size}"
+        return f"<BlocksAhead: {several(self._segment.num_batches, 'batch', 'batches')}, {sizes}>"
 
     def part(self, start: int, stop: int) -> Block:
         """Return batches `[start, stop)`."""

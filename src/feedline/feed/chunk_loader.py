@@ -25,6 +25,7 @@ from feedline.feed.peers import Alone, Peers, as_peers
 from feedline.feed.position import Position
 from feedline.feed.readahead import ReadAhead
 from feedline.store.matrix import MatrixStore, rows_of_request
+from feedline.words import one_line, shortened, shown
 
 Request = Mapping[str, Any]
 Rows = NDArray[np.int64]
@@ -35,6 +36,7 @@ Loaded = Iterator[tuple[Any, Rows]]
 Reader = Callable[[Iterator[Request], Callable[[Request], Loaded]], Iterator[Loaded]]
 
 
+@one_line
 class ChunkBatch(NamedTuple):
     """Rows of a matrix, the values of `obs` that go with them, and their numbers.
 
@@ -130,6 +132,13 @@ class ChunkLoader(PlannedLoader):
             )
         self._peers: Peers | None = None
         self._latest: tuple[Pass | None, int, Rows] | None = None
+
+    def __repr__(self) -> str:
+        matrix = " × ".join(f"{size:,}" for size in self.store.shape)
+        text = f"<{type(self).__name__} of {type(self.store).__name__} {matrix}: "
+        if getattr(self.sampler, "peers", None) is None and self._peers is None:
+            text += "ranks are found at first use, "
+        return shortened(f"{text}{shown(self.sampler, 190 - len(text))}>")
 
     @property
     def n_obs(self) -> int:

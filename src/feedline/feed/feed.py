@@ -18,13 +18,16 @@ from feedline.feed.passes import Pass
 from feedline.feed.peers import Peers
 from feedline.feed.position import Position
 from feedline.feed.reading import DEFAULT_BUDGET, DEFAULT_THREADS, Reading, Slab, Slabs, read_slabs
+from feedline.feed.shown import pass_shown
 from feedline.plan import Plan
 from feedline.store import Store
 from feedline.store.columns import Arrays
+from feedline.words import one_line
 
 Item = TypeVar("Item")
 
 
+@one_line
 class FedBatch(NamedTuple):
     """What one rank gets for one forward pass, as arrays.
 
@@ -118,6 +121,9 @@ class Feed(PlannedLoader):
     plan: Plan = asked_of("position", "plan")
     """The plan, for the samples of this store alone."""
 
+    def _data_shown(self) -> str:
+        return type(self.store).__name__
+
     def _batches(self, running: Pass) -> FeedPass[FedBatch]:
         return self.read(running, _as_is)
 
@@ -162,6 +168,9 @@ class FeedPass(Iterator[Item]):
         self._store = store
         self._num_slabs = 0
         self._batches: Iterator[FedBatch] = iter(())
+
+    def __repr__(self) -> str:
+        return f"<FeedPass of {type(self._store).__name__}: {pass_shown(self._running)}>"
 
     def __next__(self) -> Item:
         batch = next(self._batches, None)

@@ -17,6 +17,7 @@ from feedline.feed.narrated import NarratedBatches, is_heard
 from feedline.feed.passes import SINGLE, Batching, Pass
 from feedline.feed.peers import Peers
 from feedline.feed.position import Position
+from feedline.feed.shown import loader_shown, pass_shown
 from feedline.lazy import lazy
 
 Ids = NDArray[np.int64]
@@ -117,6 +118,9 @@ class PlannedBatch:
         self._running = running
         self._asked = asked
 
+    def __repr__(self) -> str:
+        return f"<PlannedBatch {self.number:,}: {pass_shown(self._running)}>"
+
     @lazy
     def ids(self) -> Ids:
         """The samples of the batch: those that were asked for, or else those that are planned."""
@@ -168,6 +172,13 @@ class PlannedLoader(ABC):
         #: Returns the number of the step that a batch is for; a clock sets it.
         self.log_step: Callable[[], int] | None = None
         self._is_log_begun = self._is_resumed = False
+
+    def __repr__(self) -> str:
+        return loader_shown(self, self._position, self.batching, self._data_shown())
+
+    def _data_shown(self) -> str:
+        """Return what the batches are read from, for people."""
+        return ""
 
     @property
     def position(self) -> Position:

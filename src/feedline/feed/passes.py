@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from feedline.errors import InvalidValueError
 from feedline.feed.blocks import BlocksAhead
+from feedline.feed.shown import pass_shown
 from feedline.plan import Block, Segment
 
 Entry = TypeVar("Entry")
@@ -66,6 +67,9 @@ class Pass:
         self._num_handed_out = 0
         self._live: Iterator[Any] = iter(())
         self._planned: BlocksAhead | None = None
+
+    def __repr__(self) -> str:
+        return f"<Pass: {pass_shown(self)}>"
 
     def deliver(self, num_batches: int = 1) -> None:
         """Take note that the training loop receives its next batch, or several."""

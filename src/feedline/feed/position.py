@@ -24,6 +24,7 @@ from feedline.errors import CursorFormatError, EmptyEpochError, InvalidValueErro
 from feedline.feed.guard import Guard
 from feedline.feed.passes import SINGLE, Batching, Pass
 from feedline.feed.peers import Peers, as_peers
+from feedline.feed.shown import loader_shown
 from feedline.plan import Cursor, PastSegment, Plan, Segment
 
 Weights = tuple[Sequence[float], float]
@@ -97,6 +98,14 @@ class Position:
     def plan(self, plan: Plan | None) -> None:
         self._plan = plan
         self._resumed = None
+
+    @property
+    def known_plan(self) -> Plan | None:
+        """The plan; None where it is not set yet."""
+        return self._plan
+
+    def __repr__(self) -> str:
+        return loader_shown(self, self, SINGLE)
 
     # Epochs.
 

@@ -16,6 +16,7 @@ from feedline.plan import Block, Chunking, Segment
 from feedline.store import Store
 from feedline.store.columns import Arrays
 from feedline.store.pool import SlabPool
+from feedline.words import one_line
 
 DEFAULT_BUDGET = 48 * 2**20
 # One is enough to keep a disk busy, and the consumer works along when it would have to wait.
@@ -26,6 +27,7 @@ _MAX_SLAB_ROWS = 2**15
 _MAX_CHUNKS = 64
 
 
+@one_line
 class Slab(NamedTuple):
     """Consecutive batches: which samples they hold, and these, column by column.
 

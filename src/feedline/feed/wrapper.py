@@ -7,6 +7,7 @@ from typing import Any
 
 from feedline.feed.delegation import asked_of
 from feedline.feed.loader import Loader
+from feedline.words import shortened, shown
 
 
 class LoaderWrapper:
@@ -18,6 +19,9 @@ class LoaderWrapper:
 
     def __init__(self, loader: Loader[Any]) -> None:
         self.loader = loader
+
+    def __repr__(self) -> str:
+        return shortened(f"<{type(self).__name__} around {shown(self.loader, 170)}>")
 
     epoch = asked_of("loader", "epoch", Loader.epoch.__doc__)
     batch_size = asked_of("loader", "batch_size", Loader.batch_size.__doc__)

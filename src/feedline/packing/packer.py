@@ -16,8 +16,10 @@ from feedline.packing.workshop import Workshop, check_apart
 from feedline.store.columns import Column
 from feedline.store.manifest import read_manifest
 from feedline.store.progress import open_progress
+from feedline.words import one_line
 
 
+@one_line
 @dataclass(frozen=True, kw_only=True)
 class PackResult:
     """What packing has written.

@@ -11,7 +11,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from feedline.words import one_line
 
+
+@one_line
 class Batch(NamedTuple):
     """What one rank gets for one forward pass.
 
@@ -47,6 +50,7 @@ class Place(NamedTuple):
     is_real: bool
 
 
+@one_line
 @dataclass(frozen=True, kw_only=True)
 class Block:
     """Consecutive batches of one rank in flat arrays; batch i is `bounds[i]:bounds[i + 1]`.

@@ -16,6 +16,7 @@ from feedline.plan.frozen import described, store
 from feedline.plan.interleave import Layout
 from feedline.plan.orders import EpochOrder, Indices
 from feedline.plan.shares import PrefixRest, StridedDeal
+from feedline.words import one_line
 
 
 @runtime_checkable
@@ -40,6 +41,7 @@ class FixedBatch:
         return {"kind": "fixed"}
 
 
+@one_line
 @dataclass(frozen=True)
 class CostBatch:
     """Fewer samples where each costs more: `batch_size / cost`, rounded down, at least one.
@@ -70,6 +72,7 @@ class CostBatch:
         return described(self, kind="cost")
 
 
+@one_line
 @dataclass(frozen=True)
 class TokenBatch:
     """As many samples as fit a budget of tokens when all are padded to the bucket's length.

@@ -35,11 +35,13 @@ from feedline.plan.permutation import MAX_SIZE, Permutation
 from feedline.plan.seeds import Seed, check_seed, derive_key
 from feedline.plan.segment import Plan, Remaining
 from feedline.plan.shares import check_tail
+from feedline.words import one_line
 
 _BATCHES_PER_BLOCK = 1024
 _FIXED = FixedBatch()
 
 
+@one_line
 @dataclass(frozen=True, eq=False)
 class Bucket:
     """Samples that may share a batch: a range, or a list that costs 8 bytes an entry.
@@ -68,6 +70,7 @@ class Bucket:
         return {"key": repr(self.key), "members": describe_members(self.members)}
 
 
+@one_line
 @dataclass(frozen=True, kw_only=True)
 class BucketPlan(Plan):
     """Batches that each come from one bucket.

@@ -22,6 +22,7 @@ from feedline.plan.interleave import Consecutive, Interleave, Layout
 from feedline.plan.orders import Indices
 from feedline.plan.permutation import Permutation, permute_numbered
 from feedline.plan.seeds import derive_key
+from feedline.words import one_line
 
 if TYPE_CHECKING:
     from feedline.plan.mixture import Mixture
@@ -33,6 +34,7 @@ _STRICT_BLOCK = 4000
 _LOOSE_BLOCK = 2**17
 
 
+@one_line
 @dataclass(frozen=True, kw_only=True)
 class Phase:
     """Weights that hold from a position of an epoch on, until the next phase begins.

@@ -20,6 +20,7 @@ from feedline.lazy import lazy
 from feedline.plan.frozen import described, digest_array, store, store_integers
 from feedline.plan.permutation import MAX_SIZE, Permutation
 from feedline.plan.seeds import Seed, check_seed, derive_key
+from feedline.words import one_line
 
 Indices = NDArray[np.int64]
 
@@ -40,6 +41,9 @@ class Order(ABC):
     """A map from (epoch, position) to index."""
 
     num_samples: int
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}>"
 
     @property
     def num_indices(self) -> int:
@@ -99,6 +103,7 @@ class Sequential(Order):
         return described(self, kind="sequential")
 
 
+@one_line
 @dataclass(frozen=True, kw_only=True)
 class Shuffled(Order):
     """Every index once per epoch, in an order that depends on (seed, epoch).
@@ -128,6 +133,7 @@ class Shuffled(Order):
         return described(self, kind="shuffled")
 
 
+@one_line
 @dataclass(frozen=True)
 class Concatenated(Order):
     """One order after another; the indices of each follow those of the one before.
@@ -168,6 +174,7 @@ class Concatenated(Order):
         return described(self, kind="concatenated")
 
 
+@one_line
 @dataclass(frozen=True, eq=False)
 class Subset(Order):
     """Part of a dataset: `order` walks over `selected`, a range or a list of indices.

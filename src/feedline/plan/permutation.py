@@ -55,6 +55,9 @@ class Permutation:
         small = self.n <= TABLE_LIMIT
         self._map = _table(self.n, key, number) if small else FeistelNetwork(self.n, key, number)
 
+    def __repr__(self) -> str:
+        return f"Permutation(n={self.n})"
+
     def forward(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the value at each position; positions must lie in `[0, n)`."""
         if isinstance(self._map, FeistelNetwork):

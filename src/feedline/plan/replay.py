@@ -13,6 +13,7 @@ from feedline.plan.batches import Batch
 from feedline.plan.cursor import Cursor, PastSegment, check_past
 from feedline.plan.frozen import store
 from feedline.plan.segment import Plan, Segment
+from feedline.words import one_line
 
 
 class Consumed(NamedTuple):
@@ -33,6 +34,7 @@ class Consumed(NamedTuple):
     is_real: bool
 
 
+@one_line
 @dataclass(frozen=True, kw_only=True)
 class Replay:
     """One epoch of a run, on `world_size` ranks, after any resizes in `history`.

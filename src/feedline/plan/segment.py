@@ -23,6 +23,7 @@ from feedline.plan.batches import Batch, Block, Place, every_nth
 from feedline.plan.cursor import Cursor, PastSegment, check_past
 from feedline.plan.frozen import fingerprint_of, store, store_integers
 from feedline.plan.orders import EpochOrder, Indices
+from feedline.words import one_line
 
 if TYPE_CHECKING:
     from feedline.plan.buckets import Bucket
@@ -84,6 +85,9 @@ class Plan(ABC):
     chunks: Chunking | None = None
     preload: int = 1
     buckets: Sequence[Bucket] = ()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}>"
 
     @abstractmethod
     def begin(self, epoch: int) -> Remaining:
@@ -217,6 +221,7 @@ class Plan(ABC):
         )
 
 
+@one_line
 @dataclass(frozen=True, kw_only=True)
 class Segment:
     """What is left of an epoch under one world size and batch size.

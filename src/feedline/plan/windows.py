@@ -23,10 +23,12 @@ from feedline.plan.seeds import Seed, check_seed, derive_key
 from feedline.plan.segment import Remaining, Segment
 from feedline.plan.shares import check_tail
 from feedline.plan.window_deal import WindowedOrder, WindowRest
+from feedline.words import one_line
 
 _LONG_WINDOW = 512
 
 
+@one_line
 @dataclass(frozen=True, kw_only=True)
 class WindowOrder(Order):
     """An order in which a run of positions touches few chunks.
@@ -78,6 +80,7 @@ class WindowOrder(Order):
         return described(self, *unset, kind="windows")
 
 
+@one_line
 @dataclass(frozen=True, kw_only=True)
 class WindowPlan(OrderPlan):
     """Chunk-aware batches: in a round every rank reads one window of its own.
@@ -122,6 +125,7 @@ class WindowPlan(OrderPlan):
         return distinct[np.argsort(first_use)]
 
 
+@one_line
 @dataclass(frozen=True, kw_only=True)
 class RoundsPlan(OrderPlan):
     """Any order that is made of windows, dealt as `WindowPlan` deals its own: in rounds.

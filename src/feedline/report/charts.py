@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from feedline.words import one_line
+
 _DIGITS = 6
 
 
@@ -163,6 +165,7 @@ class Verdict:
     text: str
 
 
+@one_line
 @dataclass(frozen=True, kw_only=True)
 class Report:
     """Everything that a page shows. `origin` is plan, simulation or log.

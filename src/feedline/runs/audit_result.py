@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from feedline.words import one_line, several
 
+
+@one_line
 @dataclass(frozen=True, kw_only=True)
 class SourceAudit:
     """One source in one epoch: its first index, how many samples it should have given, and what
@@ -27,6 +30,7 @@ class SourceAudit:
     num_repeated: int
 
 
+@one_line
 @dataclass(frozen=True, kw_only=True)
 class EpochAudit:
     """One epoch, over all ranks and runs.
@@ -72,6 +76,7 @@ class EpochAudit:
         return not (self.num_lost or self.num_repeated or self.num_unknown)
 
 
+@one_line
 @dataclass(frozen=True, kw_only=True)
 class RunAudit:
     """One run: what counts of it, and what was discarded because the next run resumed from a
@@ -107,7 +112,7 @@ class RunAudit:
         return not self.missing_ranks and self.parted_step is None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class AuditResult:
     """What an audit found.
 
@@ -120,6 +125,11 @@ class AuditResult:
     num_logs: int
     runs: tuple[RunAudit, ...]
     epochs: tuple[EpochAudit, ...]
+
+    def __repr__(self) -> str:
+        found = "all is well" if self.ok else "samples are missing or repeated, or ranks differ"
+        counts = f"{several(self.num_logs, 'log')} of {several(len(self.runs), 'run')}"
+        return f"<AuditResult: {found}; {counts}, {several(len(self.epochs), 'epoch')}>"
 
     @property
     def ok(self) -> bool:

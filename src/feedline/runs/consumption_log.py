@@ -23,8 +23,10 @@ from feedline.runs.log_records import (
     read_frames,
     read_header,
 )
+from feedline.words import bytes_in_words, one_line, path_shown, shown
 
 
+@one_line
 class LogHeader(NamedTuple):
     """Whose log it is; `info` is what `feedline.runs.audit` should know about the data.
 
@@ -41,6 +43,7 @@ class LogHeader(NamedTuple):
     info: Mapping[str, Any]
 
 
+@one_line
 class LogFile(NamedTuple):
     """What a log holds, in the order in which it was written.
 
@@ -108,6 +111,13 @@ class ConsumptionLog:
             self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115
         except OSError as error:
             raise self._unwritable(error) from None
+
+    def __repr__(self) -> str:
+        header = self.header
+        run = f", run {shown(header.run, 40)}" if header.run else ""
+        place = f"rank {header.rank} of {header.world_size}{run}"
+        size = bytes_in_words(self._num_bytes)
+        return f"<ConsumptionLog {path_shown(self.path)}: {place}, {size}>"
 
     def record(
         self,

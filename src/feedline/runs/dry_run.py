@@ -17,8 +17,10 @@ from feedline.plan import Cursor, PastSegment, Segment
 from feedline.runs.naive_sharding import NaiveSharding
 from feedline.runs.plan_report import ChunkReads, can_enumerate, count_reads, naive_of
 from feedline.runs.run_config import RunConfig
+from feedline.words import one_line
 
 
+@one_line
 @dataclass(frozen=True, kw_only=True)
 class Part:
     """The stretch of the epoch on one world size.
@@ -35,6 +37,7 @@ class Part:
     reads: ChunkReads | None
 
 
+@one_line
 @dataclass(frozen=True, kw_only=True)
 class Coverage:
     """Whether all parts together consumed what the plan says; `is_counted` if one by one."""
@@ -48,6 +51,7 @@ class Coverage:
     is_counted: bool
 
 
+@one_line
 @dataclass(frozen=True, kw_only=True)
 class DryRun:
     """The parts of an epoch, what they covered, and what naive sharding would have done.

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from feedline.errors import DamagedDataError, InvalidValueError, MissingDataError, StoreError
+from feedline.words import one_line
 
 FORMAT = "feedline-log-1"
 MAX_CONTENT = 2**28
@@ -37,6 +38,7 @@ Ids = NDArray[np.int64]
 Marks = NDArray[np.bool_]
 
 
+@one_line
 class LoggedBatch(NamedTuple):
     """A batch that a rank received.
 
@@ -65,6 +67,7 @@ class LoggedBatch(NamedTuple):
         return self.ids if self.is_real is None else self.ids[self.is_real]
 
 
+@one_line
 class LoggedEvent(NamedTuple):
     """Something that happened to a run, such as a checkpoint; `fields` has the time, in seconds.
 

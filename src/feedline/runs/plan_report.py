@@ -13,6 +13,7 @@ from feedline.plan.apportion import apportion, longest_without_repeat, shares_of
 from feedline.plan.window_deal import WindowedOrder
 from feedline.runs.naive_sharding import NaiveSharding
 from feedline.runs.run_config import RunConfig
+from feedline.words import one_line
 
 _MOST_SAMPLES = 10**6
 _MOST_RANKS = 4096
@@ -71,6 +72,7 @@ class ChunkReads:
     is_estimate: bool
 
 
+@one_line
 @dataclass(frozen=True, kw_only=True)
 class PlanReport:
     """The counts of one epoch.

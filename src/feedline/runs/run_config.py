@@ -17,6 +17,7 @@ from feedline.plan.frozen import store
 from feedline.plan.seeds import check_seed
 from feedline.runs.run_config_data import PlannedData, Settings, SourceInfo, read_data
 from feedline.runs.run_config_keys import Keys
+from feedline.words import one_line
 
 _COUNTS = ("ranks", "epochs", "grad_acc_steps")
 _KEYS = ("seed", *_COUNTS, "batch_size", "tail", "shuffle", "data")
@@ -25,6 +26,7 @@ _MAX_BYTES = 2**20
 _MOST_RANKS = 2**31
 
 
+@one_line
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RunConfig(PlannedData):
     """What a run consumes, on how many ranks, in which batches.

@@ -10,6 +10,7 @@ import numpy as np
 from feedline.errors import InvalidValueError, check_integer
 from feedline.plan import Cursor, PastSegment, Replay
 from feedline.runs.run_config import RunConfig
+from feedline.words import one_line
 
 _MOST_EPOCHS = 100
 
@@ -30,6 +31,7 @@ class PlacedSample:
     file: str | None = None
 
 
+@one_line
 @dataclass(frozen=True, kw_only=True)
 class StepOfRank:
     """What one rank consumes in one step; `step` and batches count from the epoch's start."""
@@ -42,6 +44,7 @@ class StepOfRank:
     samples: tuple[PlacedSample, ...]
 
 
+@one_line
 @dataclass(frozen=True, kw_only=True)
 class TimeOfSample:
     """One time that a sample is consumed; `step` and `batch` count from the epoch's start."""

@@ -8,8 +8,10 @@ from typing import Any
 
 from feedline.feed import Peers
 from feedline.steps.step_scheduler import StepScheduler
+from feedline.words import one_line
 
 
+@one_line
 @dataclass
 class StepSchedulerConfig:
     """The settings of a `StepScheduler` that do not depend on the process it runs in.

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.errors import DamagedDataError, InvalidValueError
+from feedline.words import one_line
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -29,6 +30,7 @@ _PLAIN = {
 TYPE_NAMES = (*_PLAIN, *_CARRIERS)
 
 
+@one_line
 @dataclass(frozen=True)
 class Column:
     """One value of every sample: its name, its type and its shape.

@@ -19,6 +19,7 @@ from feedline.store.access import (
     walk,
 )
 from feedline.store.columns import Arrays, Column
+from feedline.words import path_shown, shortened
 
 
 class Store(Protocol):
@@ -88,10 +89,11 @@ class Store(Protocol):
 
     def __repr__(self) -> str:
         try:
-            return f"<{type(self).__name__}{self._where}: {describe(self)}>"
-        except FeedlineError as error:
+            text = describe(self)
+        except (FeedlineError, OSError) as error:
             # Somebody who looks at a store wants to know what is wrong with it.
-            return f"<{type(self).__name__}{self._where}: cannot be read ({error})>"
+            text = f"cannot be read ({error})"
+        return shortened(f"<{type(self).__name__}{path_shown(self._where)}: {text}>")
 
     @property
     def _where(self) -> str:

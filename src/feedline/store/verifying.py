@@ -15,8 +15,10 @@ from feedline.store.folder import FolderStore
 from feedline.store.manifest import MANIFEST_NAME, ChunkFile, Manifest
 from feedline.store.paths import file_in
 from feedline.store.progress import open_progress
+from feedline.words import one_line
 
 
+@one_line
 class Fault(NamedTuple):
     """A file that is not as it should be, and in what way.
 
@@ -29,6 +31,7 @@ class Fault(NamedTuple):
     text: str
 
 
+@one_line
 @dataclass(frozen=True, kw_only=True)
 class VerifyResult:
     """What `verify` found.

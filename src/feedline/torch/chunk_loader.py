@@ -22,10 +22,12 @@ from feedline.store.matrix import MatrixStore, rows_of_request
 from feedline.store.zarr_store import csr_of_views
 from feedline.torch.loader_arguments import as_is
 from feedline.torch.shield import Shielded, born_shielded
+from feedline.words import one_line
 
 OUTPUTS = ("stored", "dense")
 
 
+@one_line
 class ChunkTensors(NamedTuple):
     """Rows of a matrix, the values of `obs` that go with them, and their numbers.
 

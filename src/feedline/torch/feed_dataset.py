@@ -25,6 +25,8 @@ from feedline.feed import (
 )
 from feedline.feed.delegation import asked_of
 from feedline.feed.gathering import arrays_in, bytes_for
+from feedline.feed.passes import SINGLE
+from feedline.feed.shown import loader_shown
 from feedline.plan import Plan, Segment
 from feedline.store import Store
 from feedline.store.columns import Arrays
@@ -104,6 +106,9 @@ class FeedDataset(IterableDataset[Item]):
         self._regions: Regions | None = None
         #: Whether workers hand out memory that they use again; not if batches are changed there.
         self.lends_memory = True
+
+    def __repr__(self) -> str:
+        return loader_shown(self, self.batches.position, SINGLE, type(self.store).__name__)
 
     epoch: int = asked_of("batches", "epoch")
     """The epoch that this dataset is in."""

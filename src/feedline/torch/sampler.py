@@ -11,6 +11,8 @@ from torch.utils.data import Sampler
 
 from feedline.feed import Pass, Peers, Position
 from feedline.feed.delegation import asked_of
+from feedline.feed.passes import SINGLE
+from feedline.feed.shown import loader_shown
 from feedline.plan import Block, Plan
 
 Item = TypeVar("Item")
@@ -65,6 +67,9 @@ class PlanSampler(Sampler[Item]):
             desync_guard=desync_guard,
             desync_timeout=desync_timeout,
         )
+
+    def __repr__(self) -> str:
+        return loader_shown(self, self.position, SINGLE)
 
     @abstractmethod
     def _entries_of(self, block: Block) -> list[Item]:

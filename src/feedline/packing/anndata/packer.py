@@ -23,6 +23,7 @@ from feedline.packing.workshop import Product, Workshop, check_apart
 from feedline.plan.seeds import Seed, check_seed
 from feedline.store.progress import Progress, open_progress
 from feedline.store.writing import reported, sync_chunk
+from feedline.words import one_line
 
 #: The column of `obs` that has the number of the row in the sources.
 SOURCE_ROW = "feedline_source_row"
@@ -31,6 +32,7 @@ _MAX_THREADS = 8
 _MARK = "feedline-pack"
 
 
+@one_line
 @dataclass(frozen=True, kw_only=True)
 class AnnDataPackResult:
     """What packing AnnData has written.
