@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import fields
 from itertools import islice
+from os import PathLike
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -117,7 +118,7 @@ def _is_nothing(value: object) -> bool:
 
 
 def _one_line(value: Any, most: int) -> str:
-    if hasattr(value, "dtype") and hasattr(value, "shape"):
+    if hasattr(value, "shape") and hasattr(value, "tolist"):
         if len(value.shape) != 1:
             return f"{value.dtype} of shape {tuple(value.shape)}" if value.shape else str(value)
         return _listed(value[:4].tolist(), len(value), "[]")
@@ -129,6 +130,10 @@ def _one_line(value: Any, most: int) -> str:
         return f"{{{', '.join(pairs)}{more}}}"
     if isinstance(value, str | bytes):
         return repr(value[: most + 1])
+    if isinstance(value, PathLike):
+        return repr(path_shown(value))
+    if isinstance(value, float):
+        return repr(round(value, 6))
     if hasattr(value, "__qualname__"):
         return str(value.__qualname__)
     return repr(value)

@@ -33,19 +33,19 @@ def ranks_shown(peers: Any) -> str:
         return _UNKNOWN
 
 
-def pass_shown(running: Pass) -> str:
+def pass_shown(running: Pass, unit: str = "batch") -> str:
     """Return which rank walks through which epoch, and how far it is."""
     segment = running.segment
     return (
         f"rank {running.rank} of {segment.world_size}, epoch {segment.epoch}, "
-        f"batch {running.num_delivered:,} of {running.num_batches:,}"
+        f"{unit} {running.num_delivered:,} of {running.num_batches:,}"
     )
 
 
-def position_shown(position: Position, batching: Batching) -> str:
-    """Return the rank, the epoch and the batch that a position is at."""
+def position_shown(position: Position, batching: Batching, unit: str = "batch") -> str:
+    """Return the rank, the epoch and the batch, or another unit, that a position is at."""
     if position.current is not None:
-        return pass_shown(position.current)
+        return pass_shown(position.current, unit)
     where = f"{ranks_shown(position.peers)}, epoch {position.epoch}"
     if position.is_loaded:
         return f"{where}, resumes from a state"
@@ -56,7 +56,7 @@ def position_shown(position: Position, batching: Batching) -> str:
     except (FeedlineError, AssertionError):
         # A plan that is not known yet, or one that has no batch for so many ranks.
         return where
-    return f"{where}, batch 0 of {num_batches:,}"
+    return f"{where}, {unit} 0 of {num_batches:,}"
 
 
 def loader_shown(loader: Any, position: Position | None, batching: Batching, data: str = "") -> str:
@@ -68,7 +68,16 @@ def loader_shown(loader: Any, position: Position | None, batching: Batching, dat
     plan = position.known_plan
     is_equal = plan is None or plan.has_equal_batches
     batches = f"batches of {several(size, 'sample')}" if is_equal else f"batch size {size:,}"
-    end = f"{batches}; {position_shown(position, batching)}"
+    return _in_brackets(name, plan, f"{batches}; {position_shown(position, batching)}")
+
+
+def samples_shown(sampler: Any, position: Position, batching: Batching) -> str:
+    """Return the `repr` of what yields one sample at a time."""
+    place = position_shown(position, batching, "sample")
+    return _in_brackets(type(sampler).__name__, position.known_plan, place)
+
+
+def _in_brackets(name: str, plan: Any, end: str) -> str:
     if plan is None:
         return f"<{name}: {end}>"
     room = max(30, _MOST_SIGNS - len(name) - len(end))

@@ -35,7 +35,7 @@ from feedline.plan.permutation import MAX_SIZE, Permutation
 from feedline.plan.seeds import Seed, check_seed, derive_key
 from feedline.plan.segment import Plan, Remaining
 from feedline.plan.shares import check_tail
-from feedline.words import one_line
+from feedline.words import one_line, several, shown
 
 _BATCHES_PER_BLOCK = 1024
 _FIXED = FixedBatch()
@@ -70,8 +70,7 @@ class Bucket:
         return {"key": repr(self.key), "members": describe_members(self.members)}
 
 
-@one_line
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class BucketPlan(Plan):
     """Batches that each come from one bucket.
 
@@ -213,6 +212,12 @@ class BucketPlan(Plan):
             tail=tail,
             seed=seed,
         )
+
+    def __repr__(self) -> str:
+        num_samples = sum(len(bucket.members) for bucket in self.buckets)
+        counts = f"{several(len(self.buckets), 'bucket')}, {several(num_samples, 'sample')}"
+        options = f"tail={self.tail!r}, rule={shown(self.rule, 50)}, seed={shown(self.seed, 50)}"
+        return f"{type(self).__name__}({counts}, mode={self.mode!r}, {options})"
 
     @property
     def is_selection(self) -> bool:

@@ -19,7 +19,7 @@ from feedline.store.access import (
     walk,
 )
 from feedline.store.columns import Arrays, Column
-from feedline.words import path_shown, shortened
+from feedline.words import shortened
 
 
 class Store(Protocol):
@@ -93,7 +93,7 @@ class Store(Protocol):
         except (FeedlineError, OSError) as error:
             # Somebody who looks at a store wants to know what is wrong with it.
             text = f"cannot be read ({error})"
-        return shortened(f"<{type(self).__name__}{path_shown(self._where)}: {text}>")
+        return shortened(f"<{type(self).__name__}{self._where}: {text}>")
 
     @property
     def _where(self) -> str:

@@ -12,7 +12,7 @@ from torch.utils.data import Sampler
 from feedline.feed import Pass, Peers, Position
 from feedline.feed.delegation import asked_of
 from feedline.feed.passes import SINGLE
-from feedline.feed.shown import loader_shown
+from feedline.feed.shown import loader_shown, samples_shown
 from feedline.plan import Block, Plan
 
 Item = TypeVar("Item")
@@ -142,6 +142,9 @@ class SampleSampler(PlanSampler[int]):
     """
 
     _num_first = 64
+
+    def __repr__(self) -> str:
+        return samples_shown(self, self.position, SINGLE)
 
     @property
     def num_samples(self) -> int:
