@@ -16,6 +16,7 @@ from feedline.plan.frozen import described, store
 from feedline.plan.interleave import Layout
 from feedline.plan.orders import EpochOrder, Indices
 from feedline.plan.shares import PrefixRest, StridedDeal
+from feedline.words import one_line
 
 
 @runtime_checkable
@@ -40,12 +41,16 @@ class FixedBatch:
         return {"kind": "fixed"}
 
 
+@one_line
 @dataclass(frozen=True)
 class CostBatch:
     """Fewer samples where each costs more: `batch_size / cost`, rounded down, at least one.
 
     `costs` holds what a sample of each bucket costs, as a multiple of the sample that `batch_size`
     speaks of.
+
+    Args:
+        costs: What a sample of each bucket costs.
 
     Examples:
         >>> CostBatch((1, 4)).batch_size(1, 32)
@@ -67,11 +72,15 @@ class CostBatch:
         return described(self, kind="cost")
 
 
+@one_line
 @dataclass(frozen=True)
 class TokenBatch:
     """As many samples as fit a budget of tokens when all are padded to the bucket's length.
 
     Here the run's batch size is the budget.
+
+    Args:
+        lengths: The length that samples of each bucket are padded to.
 
     Examples:
         >>> TokenBatch((128, 512)).batch_size(1, 4096)

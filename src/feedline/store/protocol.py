@@ -19,6 +19,7 @@ from feedline.store.access import (
     walk,
 )
 from feedline.store.columns import Arrays, Column
+from feedline.words import shortened
 
 
 class Store(Protocol):
@@ -88,10 +89,11 @@ class Store(Protocol):
 
     def __repr__(self) -> str:
         try:
-            return f"<{type(self).__name__}{self._where}: {describe(self)}>"
-        except FeedlineError as error:
+            text = describe(self)
+        except (FeedlineError, OSError) as error:
             # Somebody who looks at a store wants to know what is wrong with it.
-            return f"<{type(self).__name__}{self._where}: cannot be read ({error})>"
+            text = f"cannot be read ({error})"
+        return shortened(f"<{type(self).__name__}{self._where}: {text}>")
 
     @property
     def _where(self) -> str:
@@ -111,7 +113,11 @@ class PartedStore(Store, Protocol):
 
 
 def is_store(value: Any) -> bool:
-    """Whether this is a store, by what its class has; asking opens no file."""
+    """Whether this is a store, by what its class has; asking opens no file.
+
+    Args:
+        value: Any object.
+    """
     names = ("num_samples", "chunk_sizes", "columns", "fingerprint", "read", "describe_row")
     return all(hasattr(type(value), name) for name in names)
 
