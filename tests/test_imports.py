@@ -16,10 +16,10 @@ import pytest
 PACKAGE = "feedline"
 SOURCE = Path(__file__).resolve().parent.parent / "src" / PACKAGE
 
-# {errors, lazy} ← {plan, store} ← {feed, packing} ← {steps, chunks} ← runs ← {torch, jax, report}
-# ← {trainers, compat} ← cli
+# {errors, lazy, words} ← {plan, store} ← {feed, packing} ← {steps, chunks} ← runs
+# ← {torch, jax, report} ← {trainers, compat} ← cli
 LAYERS = (
-    ("errors", "lazy"),
+    ("errors", "lazy", "words"),
     ("plan", "store"),
     ("feed", "packing"),
     ("steps", "chunks"),
@@ -42,7 +42,8 @@ FRAMEWORKS = (
     *("pandas", "polars", "pyarrow", "zarr", "scipy", "sklearn", "anndata", "h5py", "datasets"),
 )
 FRAMEWORK_FREE = {
-    *(ROOT, "errors", "lazy", "plan", "store", "packing", "feed", "steps", "chunks", "runs"),
+    *(ROOT, "errors", "lazy", "words", "plan", "store", "packing", "feed"),
+    *("steps", "chunks", "runs"),
 }
 
 # What a room may import inside functions, once it is needed: each is an extra.

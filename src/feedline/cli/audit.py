@@ -182,7 +182,7 @@ def _describe_epoch(epoch: EpochAudit, planned: Planned | None) -> dict[str, Any
 
 
 def _run_row(run: RunAudit) -> Sequence[object]:
-    from feedline.runs.words import several
+    from feedline.words import several
 
     steps = "none" if run.end_step is None else f"{run.first_step} to {run.end_step - 1}"
     discarded = ""
@@ -226,7 +226,7 @@ def _faults_of_run(run: RunAudit) -> list[str]:
 
 
 def _faults_of_epoch(epoch: EpochAudit, planned: Planned | None) -> list[str]:
-    from feedline.runs.words import several
+    from feedline.words import several
 
     faults = []
     kinds = {"lost": "lost", "repeated": "received too often", "unknown": "outside of the data"}

@@ -118,23 +118,6 @@ def format_time(seconds: Any) -> str:
         return str(seconds)
 
 
-def format_bytes(num_bytes: int | None) -> str:
-    """Return a number of bytes for people.
-
-    Examples:
-        >>> format_bytes(3 * 2**30)
-        '3.0 GiB'
-    """
-    if num_bytes is None:
-        return "unknown"
-    size, unit = float(num_bytes), "bytes"
-    for larger in ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB"):
-        if size < 1024:
-            break
-        size, unit = size / 1024, larger
-    return f"{num_bytes:,} bytes" if unit == "bytes" else f"{size:,.1f} {unit}"
-
-
 def _is_number_or_none(value: object) -> bool:
     return isinstance(value, int | float | None) and not isinstance(value, bool)
 

@@ -97,7 +97,7 @@ def _cursor_in(checkpoint: Path, run: RunConfig) -> Cursor:
 
 
 def _show_step(found: StepOfRank) -> None:
-    from feedline.runs.words import several
+    from feedline.words import several
 
     click.echo(
         f"epoch {found.epoch}, step {found.step:,} of {found.num_steps:,}, rank {found.rank:,} of "

@@ -20,6 +20,7 @@ from feedline.errors import PackError
 from feedline.packing.rows import Batch, SourceFault, as_column, describe_files
 from feedline.packing.selection import Selection, old_names, select
 from feedline.store.extras import import_arrow
+from feedline.words import several
 
 # Decoding takes several times the memory of its result.
 _BLOCK_BYTES = 2**20
@@ -164,6 +165,12 @@ class _TextFiles(ABC):
                 r"[Rr]ow #?(\d+)", lambda match: f"row {first + int(match[1])}", str(error)
             )
             near = "" if count else f" near row {row}"
+            if fields := re.search(r"row (\d+): Expected (\d+) columns, got (\d+)", text):
+                raise SourceFault(
+                    f"{path}: row {fields[1]} has {several(int(fields[3]), 'field')} and must have "
+                    f"{fields[2]}, as the header does; correct the row, and put values that "
+                    "contain a comma in double quotes"
+                ) from None
             raise SourceFault(
                 f"{path}: cannot be read{near} ({text:.300}); the first rows tell the type of each "
                 "column and all others must fit it, so write numbers alike in all rows, or leave "

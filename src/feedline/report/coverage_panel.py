@@ -13,7 +13,8 @@ from feedline.report.charts import Bars, Chart, Layer, Lines, Map, Mark, Panel, 
 from feedline.report.trace import Covered, Trace
 from feedline.runs.naive_sharding import NaiveSharding
 from feedline.runs.plan_report import phases_of, spread
-from feedline.runs.words import num_ranks, several
+from feedline.runs.words import num_ranks
+from feedline.words import several
 
 _MOST_BINS, _NUM_PARTS, _MOST_CHANGES, _MOST_SOURCES = 60, 32, 60, 6
 

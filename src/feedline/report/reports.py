@@ -29,7 +29,8 @@ from feedline.runs.plan_report import PlanReport, report_plan
 from feedline.runs.run_config import RunConfig
 from feedline.runs.run_config_data import SourceInfo
 from feedline.runs.shuffle_quality import streams_of
-from feedline.runs.words import in_turn, num_ranks, seconds_of, several, shortened
+from feedline.runs.words import in_turn, num_ranks, seconds_of, shortened
+from feedline.words import several
 
 _MOST_WEIGHT = 1e100
 

@@ -16,7 +16,8 @@ from feedline.runs.audit_runs import Run
 from feedline.runs.dry_run import DryRun
 from feedline.runs.log_records import LoggedEvent
 from feedline.runs.plan_report import spread
-from feedline.runs.words import num_ranks, seconds_of, several, shortened
+from feedline.runs.words import num_ranks, seconds_of, shortened
+from feedline.words import several
 
 _MOST_ROWS, _MOST_SPANS, _MOST_MARKS, _MOST_FIELDS, _MOST_WAITS = 200, 40, 1000, 20, 200
 _SHOWN = ("start", "resume", "checkpoint", "stop")

@@ -12,7 +12,8 @@ from feedline.plan import Chunking
 from feedline.report.charts import Bars, Chart, Layer, Lines, Map, Mark, Panel, Series, Table
 from feedline.report.trace import Cell, Trace
 from feedline.runs.plan_report import BucketLine
-from feedline.runs.words import num_ranks, several, shortened
+from feedline.runs.words import num_ranks, shortened
+from feedline.words import several
 
 _MOST_SHARES, _MOST_BUCKETS = 4, 16
 _TAILS = {

@@ -11,6 +11,31 @@ from typing import Any
 
 from feedline.errors import InvalidValueError, as_float, check_choice, check_integer, check_positive
 
+# Names that other systems use for our keys, without `num_` or `n_`.
+_SYNONYMS = {
+    **dict.fromkeys(
+        ("world_size", "world", "replicas", "gpus", "devices", "nproc", "nprocs", "procs"), "ranks"
+    ),
+    **dict.fromkeys(("processes", "nproc_per_node", "dp_size"), "ranks"),
+    **dict.fromkeys(("bs", "batch", "micro_batch_size", "per_device_batch_size"), "batch_size"),
+    **dict.fromkeys(("gradient_accumulation_steps", "accumulation_steps"), "grad_acc_steps"),
+    **dict.fromkeys(("accumulate_grad_batches", "grad_accum", "grad_acc"), "grad_acc_steps"),
+    **dict.fromkeys(("max_epochs", "train_epochs", "epoch"), "epochs"),
+    **dict.fromkeys(("random_seed", "rng_seed"), "seed"),
+    **dict.fromkeys(("dataset", "datasets"), "data"),
+    **dict.fromkeys(("examples", "rows", "size", "length"), "samples"),
+    **dict.fromkeys(("path", "dir", "directory", "root"), "folder"),
+    **dict.fromkeys(("weighting", "proportion", "probability", "ratio"), "weight"),
+    "drop_last": "tail",
+    "sources": "mixture",
+    "max_tokens": "token_budget",
+    "tokens_per_batch": "token_budget",
+    "boundaries": "edges",
+    "chunks": "num_chunks",
+}
+# Names that share only a part, such as world_size and batch_size, are not close.
+_CLOSE = 0.7
+
 
 @dataclass(frozen=True)
 class Keys:
@@ -36,11 +61,18 @@ class Keys:
             )
         for key in self.values:
             if key not in self.known:
-                near = difflib.get_close_matches(str(key)[:80], self.known, n=1, cutoff=0.5)
-                hint = (
-                    f"did you mean {self.at(near[0])}?" if near else f"the keys here are {listed}"
-                )
+                near = self._meant_by(str(key)[:80])
+                hint = f"did you mean {self.at(near)}?" if near else f"the keys here are {listed}"
                 raise InvalidValueError(f"{self.at(key)} is not a key; {hint}")
+
+    def _meant_by(self, key: str) -> str | None:
+        """Return the known key that a user most likely meant, or None."""
+        plain = key.lower().replace("-", "_")
+        synonym = _SYNONYMS.get(plain.removeprefix("num_").removeprefix("n_"))
+        if synonym in self.known:
+            return synonym
+        near = difflib.get_close_matches(plain, self.known, n=1, cutoff=_CLOSE)
+        return near[0] if near else None
 
     def at(self, key: Any) -> str:
         """Return the path of a key."""
@@ -72,9 +104,7 @@ class Keys:
     ) -> int:
         """Return an integer in `[low, high]`."""
         value = self.scalar(key, default)
-        # YAML reads 1e12 as text and 1.0e+12 as a number with a point.
-        remedy = "write it in full, such as 1_000_000" if isinstance(value, str | float) else ""
-        return check_integer(self.at(key), value, low, high, remedy=remedy)
+        return check_integer(self.at(key), value, low, high, remedy=_integer_remedy(value))
 
     def optional_integer(self, key: str, low: int, high: int | None = None) -> int | None:
         """Return an integer in `[low, high]`, or None where the key is not there."""
@@ -137,6 +167,20 @@ def named(path: str) -> Iterator[None]:
         yield
     except InvalidValueError as error:
         raise InvalidValueError(f"{path}: {error}") from None
+
+
+def _integer_remedy(value: Any) -> str:
+    """Return what to do about a value that should be an integer, or nothing."""
+    if isinstance(value, bool) or not isinstance(value, str | float):
+        return ""
+    try:
+        number = float(value)
+    except ValueError:
+        return ""
+    if not number.is_integer():
+        return "use a whole number"
+    # YAML reads 1e12 as text and 1.0e+12 as a number with a point.
+    return "write it in full, such as 1_000_000, without quotes, a point or an exponent"
 
 
 def _check_weight(name: str, value: Any) -> float:

@@ -4,18 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from feedline.words import several
+
 _MOST_SIGNS = 100
 _MOST_SIZES = 8
-
-
-def several(count: int, one: str, many: str = "") -> str:
-    """Return a count with what is counted.
-
-    Examples:
-        >>> several(1, "log"), several(2000, "log"), several(2, "batch", "batches")
-        ('1 log', '2,000 logs', '2 batches')
-    """
-    return f"{count:,} {one if count == 1 else many or f'{one}s'}"
 
 
 def num_ranks(count: int) -> str:
