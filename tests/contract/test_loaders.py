@@ -20,7 +20,13 @@ from feedline.feed import Loader
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 
-each_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS.keys())
+each_kind = pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, id=name, marks=[pytest.mark.slow] if kind.is_slow else [])
+        for name, kind in KINDS.items()
+    ],
+)
 
 
 @pytest.fixture(scope="module")

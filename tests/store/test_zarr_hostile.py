@@ -154,7 +154,7 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     "no data": (lambda p: shutil.rmtree(p / "X" / "data"), "incomplete"),
     "header is cut": (lambda p: truncate(p / "X" / "data" / "zarr.json", 50), "incomplete"),
     "header is a list": (lambda p: (p / "X/data/zarr.json").write_text("[]"), "incomplete"),
-    "header of the root is cut": (lambda p: truncate(p / "zarr.json", 30), "no zarr group"),
+    "header of the root is cut": (lambda p: truncate(p / "zarr.json", 30), "not a zarr group"),
     "unknown codec": (
         lambda p: edit(p / "X" / "data", lambda h: h.update(codecs=[{"name": "x"}])),
         "",

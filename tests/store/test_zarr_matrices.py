@@ -151,7 +151,7 @@ def test_what_is_no_matrix_is_refused(tmp_path: Path) -> None:
     with pytest.raises(MissingDataError, match="no such folder"):
         open_anndata(tmp_path / "nowhere.zarr")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(DamagedDataError, match="no zarr group or array"):
+    with pytest.raises(DamagedDataError, match="not a zarr group or array"):
         open_anndata(tmp_path / "empty")
     path = write_csr(tmp_path / "m.zarr", sparse(50), LAYOUTS[0])
     group = zarr.open_group(path, mode="r+")

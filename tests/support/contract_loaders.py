@@ -17,7 +17,17 @@ from bucket_data import BucketData
 from feedline.chunks import DistributedSampler as SharedChunks
 from feedline.chunks import RandomSampler
 from feedline.feed import ChunkLoader, Feed, Loader, chunking_of
-from feedline.plan import BucketPlan, Mixture, Plan, SamplePlan, Shuffled, WindowPlan
+from feedline.feed import DataLoader as NumpyLoader
+from feedline.plan import (
+    BucketPlan,
+    Concatenated,
+    Mixture,
+    Plan,
+    SamplePlan,
+    Shuffled,
+    Weighted,
+    WindowPlan,
+)
 from feedline.runs import ConsumptionLog, LoggedLoader
 from feedline.store import FolderStore, MemoryMatrix, pack
 from feedline.torch import (
@@ -31,6 +41,7 @@ from feedline.torch import (
 )
 from feedline.torch import ChunkLoader as TorchChunkLoader
 from loader_data import Ids
+from store_formats import FORMATS, ids_in, open_format, write_formats
 
 __all__ = ["KINDS", "NUM_SAMPLES", "Kind", "make_data"]
 
@@ -42,7 +53,13 @@ def make_data(folder: Path) -> Path:
     rows = np.arange(NUM_SAMPLES)[:, None] + np.zeros(3, dtype=np.int64)
     columns = {"x": rows[:, 0], "sequences/item": rows, "targets/item": rows}
     pack(columns, folder, chunk_samples=13)
+    write_formats(_formats_of(folder), NUM_SAMPLES)
     return folder
+
+
+def _formats_of(folder: Path) -> Path:
+    """Where the stores of every kind lie."""
+    return folder.parent / "formats"
 
 
 Make = Callable[..., Loader[Any]]
@@ -58,6 +75,7 @@ class Kind:
         variants: Arguments that must not change what comes: workers, threads.
         drops: Whether the tail of an epoch may be dropped.
         repeats: Whether a sample may come several times in an epoch, as in a mixture.
+        is_slow: Whether it is left to the slow tests, because another one is much like it.
     """
 
     make: Make
@@ -65,6 +83,7 @@ class Kind:
     variants: tuple[dict[str, Any], ...] = ({},)
     drops: bool = False
     repeats: bool = False
+    is_slow: bool = False
     sizes: tuple[int, ...] = field(default=(1, 2, 4, 7, 32))
 
 
@@ -161,6 +180,40 @@ def _folder(
     return DataLoader(dataset, **variant)
 
 
+def _store(loader: Any, name: str, **options: Any) -> Make:
+    """A loader over a store of one kind; its batches are dicts, of which it knows no columns."""
+
+    def make(folder: Path, world_size: int, rank: int, batch_size: int, **variant: Any) -> Any:
+        store = open_format(_formats_of(folder), name)
+        ranks = {"num_replicas": world_size, "rank": rank}
+        given = {"shuffle": True, "seed": 5, **options, **variant}
+        return loader(store, batch_size, **ranks, **given)
+
+    return make
+
+
+def _planned(order: Callable[[], Any]) -> Make:
+    """A loader over the user's own dataset, in an order of the user's own."""
+
+    def make(
+        folder: Path, world_size: int, rank: int, batch_size: int, **variant: Any
+    ) -> DataLoader[Any]:
+        ranks = {"num_replicas": world_size, "rank": rank}
+        return DataLoader(Ids(NUM_SAMPLES), batch_size, sampler=order(), **ranks, **variant)
+
+    return make
+
+
+def _halves() -> Any:
+    sizes = (41, NUM_SAMPLES - 41)
+    return Concatenated([Shuffled(num_samples=size, seed=5) for size in sizes])
+
+
+def _half(tensors: Any) -> Any:
+    """A transform that makes other tensors of a batch; the first column still shows the ids."""
+    return {name: values.clone() for name, values in tensors.items()}
+
+
 def _chunks(loader: Callable[..., Any]) -> Make:
     def make(folder: Path, world_size: int, rank: int, batch_size: int, **variant: Any) -> Any:
         store = MemoryMatrix(np.arange(NUM_SAMPLES)[:, None])
@@ -217,4 +270,31 @@ KINDS: dict[str, Kind] = {
     "torch, chunks": Kind(
         _chunks(TorchChunkLoader), _rows, ({}, {"num_workers": 2}), sizes=(1, 2, 4, 8)
     ),
+    "store, windows": Kind(_store(NumpyLoader, "safetensors", window="2 chunks"), ids_in, _THREADS),
+    "torch, store, windows": Kind(
+        _store(DataLoader, "safetensors", window=26, transform=_half), ids_in, _WORKERS
+    ),
+    "torch, store, dropping": Kind(
+        _store(DataLoader, "npy-folder", drop_last=True), ids_in, drops=True, sizes=(1, 2, 4)
+    ),
+    "torch, concatenation": Kind(_planned(_halves), _tensor, _WORKERS),
+    "torch, weighted": Kind(
+        _planned(lambda: Weighted(1 + np.arange(NUM_SAMPLES) % 7, replacement=False, seed=5)),
+        _tensor,
+    ),
+    "torch, drawn by weight": Kind(
+        _planned(lambda: Weighted(1 + np.arange(NUM_SAMPLES) % 7, seed=5)), _tensor, repeats=True
+    ),
+    **{
+        f"store, {name}": Kind(
+            *(_store(NumpyLoader, name), ids_in, _THREADS), is_slow=name != "table.parquet"
+        )
+        for name in FORMATS
+    },
+    **{
+        f"torch, store, {name}": Kind(
+            *(_store(DataLoader, name), ids_in, _WORKERS), is_slow=name != "table.parquet"
+        )
+        for name in FORMATS
+    },
 }

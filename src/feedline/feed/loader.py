@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from feedline.feed.adapters import recorder_for
 from feedline.feed.logged import LoggedBatches, Recorder
+from feedline.feed.narrated import NarratedBatches, is_heard
 from feedline.feed.passes import SINGLE, Batching, Pass
 from feedline.feed.peers import Peers
 from feedline.feed.position import Position
@@ -223,6 +224,8 @@ class PlannedLoader(ABC):
         is_resumed, self._is_resumed = self._is_resumed or self.position.is_loaded, False
         running = self.position.begin(self.batching)
         batches = self._batches(running)
+        if is_heard():
+            batches = NarratedBatches(batches, running, type(self).__name__)
         if self.log is None:
             return batches
         if is_resumed or not self._is_log_begun:

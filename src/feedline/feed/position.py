@@ -297,11 +297,12 @@ class Position:
 
     def go_to(self, cursor: Cursor) -> None:
         """Let the next pass begin at a cursor; an error changes nothing."""
-        if self._plan is not None:
-            resumed = self._plan.resume(cursor, **self._sizes())
-            self._plan = resumed.plan
+        resumed = None if self._plan is None else self._plan.resume(cursor, **self._sizes())
         self._go_to(cursor.epoch)
-        self._loaded = cursor
+        # Kept, so that the next pass need not compute it again.
+        self._loaded, self._resumed = cursor, resumed
+        if resumed is not None:
+            self._plan = resumed.plan
         self._new_weights = None
 
     @property

@@ -41,9 +41,9 @@ class SampleOptions:
     @property
     def given(self) -> dict[str, Any]:
         """What was given of what a sampler or a dataset may have decided already."""
-        names = ("num_replicas", "rank", "process_group", "peers")
-        ranks = dict(self.ranks)
-        return {"seed": self.seed, "tail": self.tail, **{name: ranks[name] for name in names}}
+        defaults = {"peers": "auto", "desync_guard": True, "desync_timeout": 60.0}
+        ranks = {name: value for name, value in self.ranks.items() if value != defaults.get(name)}
+        return {"seed": self.seed, "tail": self.tail, **ranks}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,11 +100,8 @@ def batch_source(dataset: Any, samples: SampleOptions, store: StoreOptions) -> B
         return _of_plan(dataset, samples)
     if samples.sampler is None and samples.batch_sampler is None:
         samples = replace(samples, sampler=_own_sampler(dataset, samples), shuffle=None)
-        samples = replace(samples, seed=None, tail=None, ranks=_NOBODY)
+        samples = replace(samples, seed=None, tail=None, ranks=RankOptions())
     return _of_samplers(dataset, samples)
-
-
-_NOBODY = RankOptions(num_replicas=None, rank=None, process_group=None, peers="auto")
 
 
 def _feed_dataset(

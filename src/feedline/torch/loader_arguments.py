@@ -97,7 +97,7 @@ def _check_left_out(given: Mapping[str, Any], owner: str) -> None:
 def check_left_out(given: Mapping[str, Any], why: str) -> None:
     """Raise if an argument is given that does not fit the others."""
     for name, value in given.items():
-        if value is not None and not (isinstance(value, str) and value == "auto"):
+        if value is not None:
             raise InvalidValueError(f"{name}={value!r:.80} must be left out, {why}")
 
 

@@ -1,0 +1,82 @@
+"""What a loader says through `logging`, at level INFO: where each pass begins, and what it cost."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterator
+from time import perf_counter
+from typing import Any
+
+from feedline.feed.passes import Pass
+from feedline.words import several
+
+_MAX_CHARACTERS = 200
+
+#: The logger of the library.
+logger = logging.getLogger("feedline")
+
+
+def is_heard() -> bool:
+    """Whether anybody listens; nothing is measured otherwise."""
+    return logger.isEnabledFor(logging.INFO)
+
+
+class NarratedBatches(Iterator[Any]):
+    """The batches of a pass; their beginning and their end are logged."""
+
+    def __init__(self, batches: Iterator[Any], running: Pass, name: str) -> None:
+        self._batches = batches
+        self._running = running
+        self._name = f"{name}, epoch {running.segment.epoch}"
+        self._num_batches = 0
+        self._waited = 0.0
+        self._began = perf_counter()
+        logger.info("%s: %s", self._name, _where(running))
+
+    def __next__(self) -> Any:
+        before = perf_counter()
+        batch = next(self._batches)
+        self._waited += perf_counter() - before
+        self._num_batches += 1
+        if self._num_batches == self._running.num_batches:
+            # Whoever counts the batches does not ask for one more.
+            self._end()
+        return batch
+
+    def _end(self) -> None:
+        took = perf_counter() - self._began
+        logger.info(
+            "%s: ended after %s in %.3g s, %.3g s of it (%.0f%%) waiting for data",
+            self._name,
+            several(self._num_batches, "batch", "batches"),
+            took,
+            self._waited,
+            100 * self._waited / max(took, 1e-9),
+        )
+
+    def __len__(self) -> int:
+        return self._running.num_batches
+
+    def close(self) -> None:
+        """End the threads that read ahead, where there are any."""
+        if close := getattr(self._batches, "close", None):
+            close()
+
+
+def _where(running: Pass) -> str:
+    """Return the plan, the ranks, the batches, the tail and the starting point in words."""
+    segment = running.segment
+    plan = repr(getattr(segment.plan, "plan", segment.plan))
+    if len(plan) > _MAX_CHARACTERS:
+        plan = f"{plan[:_MAX_CHARACTERS]}…"
+    size = segment.batch_size * running.batching.num_entries
+    begun = "starts at its beginning"
+    if segment.history or segment.num_done:
+        sizes = (*segment.history, (segment.world_size, segment.batch_size, segment.num_done))
+        begun = f"resumes after {several(sum(map(math.prod, sizes)), 'sample')} of all ranks"
+    return (
+        f"rank {running.rank} of {segment.world_size}, "
+        f"{several(running.num_batches, 'batch', 'batches')} of {several(size, 'sample')}, "
+        f"tail {segment.plan.tail or 'of its own'!r}, {begun}; {plan}"
+    )
