@@ -22,9 +22,9 @@ class SequentialSampler(WindowSampler):
     Args:
         chunk_size: The number of rows that are read together.
         preload_nchunks: The number of chunks in a request.
-        batch_size: The number of rows of a batch.
-        drop_last: Leave out an incomplete last batch.
-        mask: The rows to draw from; by default all.
+        batch_size: The number of rows in a batch.
+        drop_last: Drop an incomplete last batch.
+        mask: The rows to draw from; by default all rows.
 
     Examples:
         >>> sampler = SequentialSampler(chunk_size=4, preload_nchunks=2, batch_size=4)
@@ -63,11 +63,11 @@ class RandomSampler(WindowSampler):
     Args:
         chunk_size: The number of rows that are read together.
         preload_nchunks: The number of chunks in a request, which are shuffled as one.
-        batch_size: The number of rows of a batch.
+        batch_size: The number of rows in a batch.
         replacement: Whether a row may come more than once.
-        num_samples: How many rows an epoch has; by default as many as there are.
-        drop_last: Leave out an incomplete last batch.
-        mask: The rows to draw from; by default all.
+        num_samples: The number of rows in an epoch; by default all.
+        drop_last: Drop an incomplete last batch.
+        mask: The rows to draw from; by default all rows.
         rng: A seed, or a generator that yields one.
 
     Examples:
@@ -147,14 +147,14 @@ class ClassSampler(WindowSampler):
         chunk_size: The number of rows that are read together. Every run of equal labels must have
             as many, unless its class has no weight.
         preload_nchunks: The number of chunks in a request.
-        batch_size: The number of rows of a batch.
+        batch_size: The number of rows in a batch.
         classes: The label of each row: integers or text, or a pandas Categorical. None of them may
             be missing.
-        num_samples: How many rows an epoch has.
+        num_samples: The number of rows in an epoch.
         class_weights: A weight for each class, in the order of the categories, or of the sorted
             labels. Zero or less leaves a class out. By default all are drawn alike.
-        drop_last: Leave out an incomplete last batch.
-        mask: The rows to draw from; by default all.
+        drop_last: Drop an incomplete last batch.
+        mask: The rows to draw from; by default all rows.
         rng: A seed, or a generator that yields one.
 
     Examples:
@@ -204,7 +204,7 @@ class ClassSampler(WindowSampler):
 
     @property
     def num_samples(self) -> int:
-        """How many rows an epoch has."""
+        """The number of rows in an epoch."""
         return self._num_samples
 
     def validate(self, n_obs: int) -> None:

@@ -25,7 +25,7 @@ class PlannedSampler(Sampler):
 
     When a pass has ended, the next one is the next epoch; one that was broken off is begun again.
     The state counts batches: those that a loader of Feedline has delivered, or else those in the
-    requests that were handed out.
+    requests that were delivered.
 
     Inside a worker of torch's DataLoader, worker w of n gets requests w, w + n, ….
     """
@@ -46,12 +46,12 @@ class PlannedSampler(Sampler):
     @property
     @abstractmethod
     def chunk_size(self) -> int:
-        """The number of rows of a chunk."""
+        """The number of rows in a chunk."""
 
     @property
     @abstractmethod
     def preload_nchunks(self) -> int:
-        """The number of chunks of a request."""
+        """The number of chunks in a request."""
 
     @property
     @abstractmethod
@@ -72,10 +72,10 @@ class PlannedSampler(Sampler):
         return self._position
 
     epoch: int = asked_of("_position", "epoch")
-    """The epoch that this sampler is in."""
+    """The current epoch."""
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to the beginning of `epoch`; the epoch that the sampler is in is not restarted."""
+        """Move to the start of `epoch`; the current epoch is not restarted."""
         self._position.set_epoch(epoch)
 
     def n_batches(self, n_obs: int) -> int:
@@ -85,7 +85,7 @@ class PlannedSampler(Sampler):
         return self.plan(n_obs).segment(epoch=position.epoch, **sizes).num_batches
 
     def n_batches_left(self, n_obs: int) -> int:
-        """Return how many batches the next pass has."""
+        """Return the number of batches in the next pass."""
         return self.position_for(n_obs).num_batches_left()
 
     def requests(self, running: Pass, n_obs: int) -> Iterator[LoadRequest]:
@@ -142,7 +142,7 @@ class PlannedSampler(Sampler):
         return {"epoch": cursor.epoch, "cursor": cursor.to_json()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Let the next pass go on where a state was saved; it is compared with the plan then."""
+        """Let the next pass resume from a saved state; it is compared with the plan then."""
         # Which rows the state is for is known when the pass begins.
         self._position.plan = self._planned_for = None
         self._position.load_state_dict(state)

@@ -42,7 +42,7 @@ class Sampler(ABC):
     @property
     @abstractmethod
     def batch_size(self) -> int:
-        """The number of rows of a batch."""
+        """The number of rows in a batch."""
 
     @property
     @abstractmethod
@@ -61,7 +61,7 @@ class Sampler(ABC):
 
     @abstractmethod
     def n_batches(self, n_obs: int) -> int:
-        """Return the number of batches that `sample` yields for so many rows."""
+        """Return the number of batches that `sample` yields for `n_obs` rows."""
 
     def n_iters(self, n_obs: int) -> int:
         """Return the same as `n_batches`, under its other name."""
@@ -69,7 +69,7 @@ class Sampler(ABC):
 
     @abstractmethod
     def validate(self, n_obs: int) -> None:
-        """Raise unless this sampler can draw from so many rows."""
+        """Raise unless this sampler can draw from `n_obs` rows."""
 
     def sample(self, n_obs: int) -> Iterator[LoadRequest]:
         """Yield load requests for a pass over `n_obs` rows."""

@@ -109,7 +109,7 @@ class SequentialBucketSampler(DocumentedState, BucketSampler):
         return {**super().state_dict(), "batches_yielded": self._batches_yielded}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on where a state was saved. An error leaves the sampler as it was."""
+        """Resume from a saved state. An error leaves the sampler unchanged."""
         super().load_state_dict(state_dict)
 
     def _cursor_of_documented(self, state: Mapping[str, Any]) -> Cursor:

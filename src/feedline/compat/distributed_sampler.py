@@ -39,7 +39,7 @@ class DocumentedState(PlanSampler[Any]):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where a state was saved. An error leaves the sampler as it was."""
+        """Resume from a saved state. An error leaves the sampler unchanged."""
         if not isinstance(state, Mapping) or "epoch" not in state:
             raise CursorFormatError(
                 f"state={state!r:.80} must be a mapping with the key 'epoch'; pass what "
@@ -102,7 +102,7 @@ class SkippingSampler(DocumentedState, SampleSampler):
         self.position.skip(check_integer("skip", skip, 0, len(self)))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where a state was saved. An error leaves the sampler as it was."""
+        """Resume from a saved state. An error leaves the sampler unchanged."""
         skip = self.position._skip
         super().load_state_dict(state)
         if skip and "cursor" not in state:

@@ -29,7 +29,7 @@ class FolderConfig:
     """How a folder is read.
 
     Args:
-        batch_size: The number of samples of a batch.
+        batch_size: The number of samples in a batch.
         seq_length: Only the last so many steps of every column are read; None reads all.
         seed: Any integer or string.
         sampling_strategy: `"balanced"` splits the samples of all files evenly over the ranks.
@@ -116,7 +116,7 @@ class LazyFolderDataset(FeedDataset[FolderBatch]):
         config: A `FolderConfig`, or an object with `project_root`, `seed`, `seq_length` and
             `training_spec.batch_size`, `.num_workers` and `.sampling_strategy`.
         shuffle: Whether files, and the samples in them, are shuffled anew in every epoch.
-        **ranks: Who the ranks are, and how they are compared; see `feedline.feed.RankOptions`.
+        **ranks: The ranks, and how they are compared; see `feedline.feed.RankOptions`.
 
     Raises:
         FileNotFoundError: If `metadata.json` is missing.

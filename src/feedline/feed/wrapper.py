@@ -10,7 +10,7 @@ from feedline.feed.loader import Loader
 
 
 class LoaderWrapper:
-    """A loader that is another one, except for what a subclass does differently."""
+    """A loader that forwards to another one, except for what a subclass changes."""
 
     def __init__(self, loader: Loader[Any]) -> None:
         self.loader = loader
@@ -30,5 +30,5 @@ class LoaderWrapper:
         return iter(self.loader)
 
     def __len__(self) -> int:
-        """The number of batches of a whole epoch under the present sizes."""
+        """The number of batches in a whole epoch, with the current ranks and batch size."""
         return len(self.loader)

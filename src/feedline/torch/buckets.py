@@ -48,7 +48,7 @@ class BucketBatchSampler(BucketSampler):
         shuffle: Whether samples and buckets come in a new order in every epoch.
         tail: What happens to the tail of each bucket; see `feedline.plan.Share`.
         seed: Any integer or string.
-        **ranks: Who the ranks are, and how they are compared; see `feedline.feed.RankOptions`.
+        **ranks: The ranks, and how they are compared; see `feedline.feed.RankOptions`.
 
     Examples:
         >>> sampler = BucketBatchSampler([3, 9, 4, 8, 2, 9], token_budget=18, edges=[4, 9])

@@ -50,14 +50,14 @@ class FeedDataset(IterableDataset[Item]):
     for long.
 
     Args:
-        store: Where the samples are.
-        plan: Which sample comes when.
-        batch_size: The number of samples of a batch.
+        store: The samples.
+        plan: The order of the samples.
+        batch_size: The number of samples in a batch.
         reading: How many threads read ahead, within which memory.
         prefixes: A batch has a dict for each of them, with the columns whose names begin with it;
             the prefix is left out. By default all columns are in one dict.
         arrange: Makes a batch of these dicts; by default it is the first one.
-        **ranks: Who the ranks are, and how they are compared; see `feedline.feed.RankOptions`.
+        **ranks: The ranks, and how they are compared; see `feedline.feed.RankOptions`.
     """
 
     def __init__(
@@ -87,14 +87,14 @@ class FeedDataset(IterableDataset[Item]):
         self.lends_memory = True
 
     epoch: int = asked_of("batches", "epoch")
-    """The epoch that this dataset is in."""
+    """The current epoch."""
 
     def __len__(self) -> int:
         """The number of batches of a whole epoch, on every rank alike."""
         return len(self.batches)
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to the beginning of `epoch`, in workers too; the present one is not restarted."""
+        """Move to the start of `epoch`, in workers too; the current epoch is not restarted."""
         before = self.epoch
         self.batches.set_epoch(epoch)
         if epoch != before or epoch != self._shared.epoch:
@@ -111,7 +111,7 @@ class FeedDataset(IterableDataset[Item]):
         return self.batches.state_dict()
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Let the next pass go on where a state was saved. An error changes nothing."""
+        """Let the next pass resume from a saved state. An error changes nothing."""
         self.batches.load_state_dict(state_dict)
         self._shared.go_to(self.batches.position.next_segment())
 

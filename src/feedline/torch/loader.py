@@ -51,8 +51,8 @@ class DataLoader(PlannedLoader, TorchDataLoader[Item]):  # type: ignore[misc]
         num_workers: How many processes read and transform; 0 reads in this one.
         collate_fn: Makes a batch of the samples that were fetched; of a store's batch, see
             `transform`.
-        pin_memory: Copy batches into pinned memory before they are handed out.
-        drop_last: Leave out an incomplete last batch.
+        pin_memory: Copy batches into pinned memory before they are delivered.
+        drop_last: Drop an incomplete last batch.
         timeout: How many seconds to wait for a worker; 0 waits as long as it takes.
         worker_init_fn: Called with its number in each worker when it starts.
         multiprocessing_context: How workers are started, such as `"spawn"`.
@@ -82,9 +82,9 @@ class DataLoader(PlannedLoader, TorchDataLoader[Item]):  # type: ignore[misc]
         num_replicas: The number of ranks; by default that of the process group, else 1.
         rank: The rank of this process; by default that in the process group, else 0.
         process_group: The group of ranks that get different data, if not all.
-        peers: The ranks, where these arguments do not say who they are.
-        desync_guard: Compare the ranks before each epoch, where they come from a process group.
-        desync_timeout: How many seconds the guard waits for the other ranks.
+        peers: The ranks, if `num_replicas` and `rank` are not given.
+        desync_guard: Compare the ranks before each epoch, if they come from a process group.
+        desync_timeout: Seconds that the guard waits for the other ranks.
 
     Examples:
         >>> loader = DataLoader(list(range(100)), batch_size=10, shuffle=True)
@@ -184,7 +184,7 @@ class DataLoader(PlannedLoader, TorchDataLoader[Item]):  # type: ignore[misc]
 
     @property
     def batch_size(self) -> int | None:
-        """The number of samples of a full batch on one rank; None if batches differ."""
+        """The number of samples in a full batch on one rank; None if batches differ."""
         return super().batch_size
 
     @batch_size.setter

@@ -29,7 +29,7 @@ class PlanSampler(Sampler[Item]):
         plan: What is yielded when.
         batch_size: The number of samples of an entry.
         describe: Returns what else ranks must agree on.
-        **ranks: Who the ranks are, and how they are compared; see `feedline.feed.RankOptions`.
+        **ranks: The ranks, and how they are compared; see `feedline.feed.RankOptions`.
     """
 
     #: How many entries are computed together at first.
@@ -55,14 +55,14 @@ class PlanSampler(Sampler[Item]):
     plan: Plan = asked_of("position", "plan")
     """The plan that decides what is yielded."""
     epoch: int = asked_of("position", "epoch")
-    """The epoch that this sampler is in."""
+    """The current epoch."""
     rank: int = asked_of("position.peers", "rank")
     """The rank of this process."""
     num_replicas: int = asked_of("position.peers", "world_size")
     """The number of ranks that share the data."""
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to the beginning of `epoch`; the epoch that the sampler is in is not restarted."""
+        """Move to the start of `epoch`; the current epoch is not restarted."""
         self.position.set_epoch(epoch)
 
     def __len__(self) -> int:
@@ -94,7 +94,7 @@ class PlanSampler(Sampler[Item]):
         return self.position.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where a state was saved. An error leaves the sampler as it was."""
+        """Resume from a saved state. An error leaves the sampler unchanged."""
         self.position.load_state_dict(state)
 
 
