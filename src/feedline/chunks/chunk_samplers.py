@@ -55,7 +55,7 @@ class SequentialSampler(WindowSampler):
 
 
 class RandomSampler(WindowSampler):
-    """Chunks in random order, and the rows of those that are read together shuffled.
+    """Chunks in random order; rows of chunks that are read together are shuffled.
 
     Without replacement every row comes once in an epoch, and the chunk that is short comes last.
     With replacement, runs of `chunk_size` rows begin anywhere, `num_samples` rows in all.
@@ -110,7 +110,7 @@ class RandomSampler(WindowSampler):
 
     @property
     def num_samples(self) -> int | None:
-        """How many rows an epoch has, if not as many as there are."""
+        """The number of rows in an epoch, if not all."""
         return self._num_samples
 
     def order_on(self, start: int, stop: int, seed: Seed) -> Order:
@@ -144,15 +144,15 @@ class ClassSampler(WindowSampler):
     that lie in that class. So each read is one class, and so is each batch.
 
     Args:
-        chunk_size: The number of rows that are read together. Every run of equal labels must have
-            as many, unless its class has no weight.
+        chunk_size: The number of rows that are read together. Every run of equal labels must be at
+            least this long, unless the weight of its class is 0.
         preload_nchunks: The number of chunks in a request.
         batch_size: The number of rows in a batch.
-        classes: The label of each row: integers or text, or a pandas Categorical. None of them may
-            be missing.
+        classes: The label of each row: integers or text, or a pandas Categorical. No label may be
+            missing.
         num_samples: The number of rows in an epoch.
         class_weights: A weight for each class, in the order of the categories, or of the sorted
-            labels. Zero or less leaves a class out. By default all are drawn alike.
+            labels. Zero or less excludes a class. By default all weights are equal.
         drop_last: Drop an incomplete last batch.
         mask: The rows to draw from; by default all rows.
         rng: A seed, or a generator that yields one.
@@ -195,7 +195,7 @@ class ClassSampler(WindowSampler):
             raise InvalidValueError(
                 f"chunk_size={self._chunk_size} must be at most {int(self._lengths[short].min())}, "
                 f"the shortest run of equal labels, here of {listed}; sort the rows by class, use "
-                "smaller chunks, or give these classes the weight 0"
+                "smaller chunks, or set the weight of these classes to 0"
             )
 
     @property
@@ -210,8 +210,8 @@ class ClassSampler(WindowSampler):
     def validate(self, n_obs: int) -> None:
         if n_obs != self._num_rows:
             raise InvalidValueError(
-                f"n_obs={n_obs} must be {self._num_rows}, the number of classes given; give one "
-                "class for each row"
+                f"n_obs={n_obs} must be {self._num_rows}, the length of classes; pass one class "
+                "for each row"
             )
         super().validate(n_obs)
 
@@ -248,16 +248,16 @@ def _codes_of(classes: Any) -> tuple[NDArray[np.int64], list[Any]]:
     else:
         labels = np.asarray(classes)
         if labels.dtype == object and any(value is None for value in labels):
-            raise InvalidValueError("classes has missing labels; give each row a class")
+            raise InvalidValueError("classes has missing labels; label every row")
         if labels.dtype.kind == "f" and np.isnan(labels).any():
-            raise InvalidValueError("classes has missing labels (NaN); give each row a class")
+            raise InvalidValueError("classes has missing labels (NaN); label every row")
         distinct, codes = np.unique(labels, return_inverse=True)
         names = distinct.tolist()
     if codes.ndim != 1 or not len(codes):
         raise InvalidValueError("classes must be a flat list with one label for each row")
     if codes.min() < 0:
         raise InvalidValueError(
-            f"classes has {int((codes < 0).sum())} missing labels; give each row a class"
+            f"classes has {int((codes < 0).sum())} missing labels; label every row"
         )
     return codes, names
 

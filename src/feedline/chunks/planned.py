@@ -1,4 +1,4 @@
-"""Samplers whose requests are computed from a plan, so that they begin anywhere."""
+"""Samplers whose requests are computed from a plan, so that they can resume anywhere."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from feedline.store.matrix import MatrixStore
 
 
 class PlannedSampler(Sampler):
-    """A sampler with a position: an epoch, and how far it has come in it.
+    """A sampler with a position: an epoch, and the progress in it.
 
-    When a pass has ended, the next one is the next epoch; one that was broken off is begun again.
+    When a pass has ended, the next one is the next epoch; an interrupted pass restarts.
     The state counts batches: those that a loader of Feedline has delivered, or else those in the
     requests that were delivered.
 
@@ -41,7 +41,7 @@ class PlannedSampler(Sampler):
 
     @abstractmethod
     def plan(self, n_obs: int) -> Plan:
-        """Return the plan for so many rows; its indices count from the mask's first row."""
+        """Return the plan for `n_obs` rows; its indices count from the mask's first row."""
 
     @property
     @abstractmethod
@@ -59,7 +59,7 @@ class PlannedSampler(Sampler):
         """The seed of all orders."""
 
     def position_for(self, n_obs: int, data: MatrixStore | None = None) -> Position:
-        """Return where this sampler is in the plan for so many rows, of `data` if that is known."""
+        """Return the position in the plan for `n_obs` rows, of `data` if that is known."""
         start, stop = self._bounds(n_obs)
         wanted = (n_obs, start, stop, self.seed, id(data))
         if self._planned_for != wanted:
@@ -117,15 +117,15 @@ class PlannedSampler(Sampler):
         return start, stop
 
     def _first_chunk(self, n_obs: int) -> int:
-        """Return the row at which chunks begin to be counted."""
+        """Return the row from which chunks are counted."""
         return self._bounds(n_obs)[0]
 
     def state_dict(self, num_batches: int | None = None) -> dict[str, Any]:
-        """Return where this sampler is; the cursor is None until the rows are known.
+        """Return the state; the cursor is None until the number of rows is known.
 
         Args:
-            num_batches: How many batches of this pass were delivered. A loader that reads ahead
-                knows; without it, all batches of the requests handed out count.
+            num_batches: The number of batches of this pass that were delivered, from a loader that
+                reads ahead; without it, all batches of the requests so far count.
         """
         running = self._position.current
         if running is None:
@@ -197,7 +197,7 @@ class WindowSampler(PlannedSampler):
 
     @property
     def drop_last(self) -> bool:
-        """Whether an incomplete last batch is left out."""
+        """Whether an incomplete last batch is dropped."""
         return self._drop_last
 
     @property
@@ -219,7 +219,7 @@ class WindowSampler(PlannedSampler):
 
     @property
     def tail(self) -> str:
-        """What happens to the last batch."""
+        """The tail policy."""
         return "drop" if self._drop_last else "even"
 
     def plan(self, n_obs: int) -> Plan:

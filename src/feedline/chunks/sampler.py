@@ -1,4 +1,4 @@
-"""What a chunk sampler is: something that turns a number of rows into load requests."""
+"""The chunk sampler: it turns a number of rows into load requests."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Sampler(ABC):
         """Return the number of batches that `sample` yields for `n_obs` rows."""
 
     def n_iters(self, n_obs: int) -> int:
-        """Return the same as `n_batches`, under its other name."""
+        """Return `n_batches`, under its other name."""
         return self.n_batches(n_obs)
 
     @abstractmethod
@@ -98,7 +98,7 @@ def mask_bounds(mask: Any, n_obs: int | None = None) -> tuple[int, int | None]:
         return start, None
     if n_obs is not None and stop > n_obs:
         raise InvalidValueError(
-            f"mask.stop={stop} must be at most n_obs={n_obs}; give a mask for these rows"
+            f"mask.stop={stop} must be at most n_obs={n_obs}; pass a mask for these rows"
         )
     if start >= stop:
         raise InvalidValueError(
@@ -123,7 +123,7 @@ def seed_of(rng: Any) -> tuple[int | str, np.random.Generator]:
         return rng, np.random.default_rng(list(rng.encode()))
     seed = 0
     if rng is not None:
-        seed = check_integer("rng", rng, None, remedy="give a seed or a numpy Generator")
+        seed = check_integer("rng", rng, None, remedy="pass a seed or a numpy Generator")
     return seed, np.random.default_rng([abs(seed), int(seed < 0)])
 
 
@@ -131,7 +131,7 @@ def request_of(block: Block, offset: int, chunk_size: int, first_chunk: int) -> 
     """Return what to read for the batches of a block, in slices that do not cross chunks.
 
     `offset` is added to the block's indices, and chunks are counted from row `first_chunk` on. Rows
-    that are wanted twice are read once. All arrays are new: nothing is shared with other requests.
+    that are needed twice are read once. All arrays are new: nothing is shared with other requests.
     """
     rows, places = np.unique(block.indices, return_inverse=True)
     # A slice ends where a row is left out, and where a chunk does.

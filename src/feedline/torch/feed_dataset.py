@@ -41,10 +41,9 @@ _ROWS_AT_ONCE = 1024
 class FeedDataset(IterableDataset[Item]):
     """Batches of a store in the order of a plan, the same number on every rank.
 
-    Give it to `feedline.torch.DataLoader`, whose state counts what was delivered, or to torch's
-    with `batch_size=None`. Worker w of n yields batches w, w + n, …, so that a loader, which takes
-    from its workers in turn, gets them in the order of the plan: batches and their order do not
-    depend on the number of workers.
+    Pass it to `feedline.torch.DataLoader`, whose state counts what was delivered, or to torch's
+    with `batch_size=None`. Worker w of n yields batches w, w + n, …, and a loader takes from its
+    workers in turn, so batches and their order do not depend on the number of workers.
 
     Batches that are read without workers share memory with those near them, so copy what is kept
     for long.
@@ -53,7 +52,7 @@ class FeedDataset(IterableDataset[Item]):
         store: The samples.
         plan: The order of the samples.
         batch_size: The number of samples in a batch.
-        reading: How many threads read ahead, within which memory.
+        reading: The number of threads that read ahead, and their memory.
         prefixes: A batch has a dict for each of them, with the columns whose names begin with it;
             the prefix is left out. By default all columns are in one dict.
         arrange: Makes a batch of these dicts; by default it is the first one.
@@ -90,7 +89,7 @@ class FeedDataset(IterableDataset[Item]):
     """The current epoch."""
 
     def __len__(self) -> int:
-        """The number of batches of a whole epoch, on every rank alike."""
+        """The number of batches in a whole epoch, the same on every rank."""
         return len(self.batches)
 
     def set_epoch(self, epoch: int) -> None:
@@ -101,12 +100,12 @@ class FeedDataset(IterableDataset[Item]):
             self._shared.go_to_epoch(self.epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the training loop is; only the loader knows when there are workers."""
+        """Return the state of the training loop; with workers, only the loader knows it."""
         if self._shared.was_in_workers:
             raise FeedlineError(
-                "state_dict() of a dataset whose batches were read by workers does not know what "
-                "the training loop has received; use feedline.torch.DataLoader and save "
-                "loader.state_dict(), or use num_workers=0"
+                "state_dict() of a dataset with workers does not know which batches the training "
+                "loop has received; use feedline.torch.DataLoader and save loader.state_dict(), "
+                "or use num_workers=0"
             )
         return self.batches.state_dict()
 
@@ -116,7 +115,7 @@ class FeedDataset(IterableDataset[Item]):
         self._shared.go_to(self.batches.position.next_segment())
 
     def announce(self, running: Pass, num_workers: int) -> None:
-        """Let the iterators that are made next, here or in workers, belong to a pass."""
+        """Make the next iterators, here or in workers, belong to a pass."""
         if num_workers:
             # Known from now on, so that a state can be saved even when a file is lost.
             _ = self.store.fingerprint

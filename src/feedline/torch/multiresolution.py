@@ -23,13 +23,13 @@ from feedline.lazy import lazy
 from feedline.torch.calculator import AspectName, BucketCalculator, Resolution, name_of_ratio
 
 BucketKey = tuple[AspectName, Resolution]
-"""What the items of a bucket share: the name of their aspect, and their resolution."""
+"""The key of a bucket: the name of its aspect, and its resolution."""
 
 MAX_FILE_BYTES = 2**30
-"""The greatest size of `metadata.json` and of each shard."""
+"""The largest size of `metadata.json` and of each shard, in bytes."""
 
 MAX_SIDE = 2**20
-"""The greatest width and height."""
+"""The largest width and height."""
 
 _METADATA = "metadata.json"
 
@@ -57,7 +57,7 @@ class MultiresolutionDataset(Dataset[Any]):
     Items are numbered through all shards in the order in which they are listed. In `items` each
     has its `bucket_resolution` as a tuple and its `aspect_ratio`, given or not.
 
-    This class knows nothing of pixels: indexing it returns an item's metadata. A subclass overrides
+    This class does not read pixels: indexing it returns an item's metadata. A subclass overrides
     `load_item` to read what the metadata points to. Paths in items are as untrusted as the rest of
     the folder, and are the subclass's to check.
 
@@ -65,12 +65,12 @@ class MultiresolutionDataset(Dataset[Any]):
         items: The metadata of every item.
         bucket_groups: For each bucket key, its `indices`, `resolution` and `aspect_name`.
         sorted_bucket_keys: The bucket keys by number of pixels; those with as many, by key.
-        calculator: What answers for batch sizes.
+        calculator: Decides the batch sizes.
 
     Args:
         cache_dir: The folder.
         calculator: Sizes batches by resolution; a `BucketCalculator("512p")` if left out. The
-            items' buckets are those that the folder names, whatever the calculator's are.
+            items' buckets are those in the folder, not those of the calculator.
 
     Raises:
         FileNotFoundError: The folder, its `metadata.json` or a shard does not exist.
@@ -127,7 +127,8 @@ class MultiresolutionDataset(Dataset[Any]):
 
     @lazy
     def fingerprint(self) -> str:
-        """A digest of every item's bucket, in order: ranks that list alike have the same."""
+        """A digest of every item's bucket, in order; it is the same on ranks that list the same
+        items."""
         keys: list[str] = [""] * len(self)
         for (name, (width, height)), group in self.bucket_groups.items():
             for index in group["indices"]:
@@ -184,8 +185,8 @@ def _shard_paths(folder: Path) -> list[Path]:
         target = path.resolve()
         if target in paths:
             raise InvalidValueError(
-                f"{origin}: {_short(name)} is listed before, and its items would come twice; "
-                "list each shard once"
+                f"{origin}: {_short(name)} is listed twice, so its items would come twice; list "
+                "each shard once"
             )
         paths[target] = path
     return list(paths.values())

@@ -1,4 +1,4 @@
-"""The processes of a run that torch.distributed has joined."""
+"""The processes of a run in a torch.distributed group."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ class TorchPeers:
     def gather(self, value: Any, timeout: float) -> list[Any]:
         """Return the values of all processes, by rank.
 
-        They travel over a gloo group of its own, with its own timeout, so this works beside any
-        backend and never waits for long.
+        This uses a separate gloo group with its own timeout, so it works with any backend and never
+        waits for long.
         """
         values: list[Any] = [None] * self.world_size
         if self.world_size == 1:
