@@ -1,4 +1,4 @@
-"""The part of a step scheduler that a user writes in a file."""
+"""The settings of a step scheduler, for a config file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from feedline.steps.step_scheduler import StepScheduler
 
 @dataclass
 class StepSchedulerConfig:
-    """The settings of a `StepScheduler` that do not depend on the process it runs in.
+    """The settings of a `StepScheduler` that do not depend on the process.
 
     Examples:
         >>> config = StepSchedulerConfig(global_batch_size=4, num_epochs=2)

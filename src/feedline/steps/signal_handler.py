@@ -1,8 +1,8 @@
-"""Signals that stop a run: recorded here, and told to all peers.
+"""Signals that stop a run: recorded here, and shared with all peers.
 
-Handlers that replace each other can only be taken back in reverse order. So there is one for each
-signal, which is installed for the first who waits for it, and the handler that was there before
-comes back when the last one is gone, in whatever order they go.
+Handlers that replace each other can only be removed in reverse order. So there is one handler per
+signal, installed for the first user. The previous handler is restored when the last user leaves, in
+any order.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ GRACE_SECONDS = 5.0
 class DistributedSignalHandler:
     """Records signals while it is entered, and asks all peers whether any of them got one.
 
-    It may be entered several times, and several may be active at once: the handlers that were there
-    before come back when the last one is left, in whatever order. One that is dropped without being
-    left gives its signals back too.
+    It may be entered several times, and several may be active at once: the previous handlers are
+    restored when the last one is left, in any order. One that is deleted without being left
+    restores them too.
 
     A repeated signal within five seconds counts as the first one; a later one ends the process at
     once.
@@ -57,7 +57,7 @@ class DistributedSignalHandler:
     """The signal that this process got, if any."""
 
     def signals_received(self) -> bool:
-        """Return whether any process got a signal; all processes must ask together."""
+        """Return whether any process got a signal; all processes must call it together."""
         return bool(self.peers.maximum(int(self.received or 0)))
 
     def __enter__(self) -> DistributedSignalHandler:
@@ -66,7 +66,8 @@ class DistributedSignalHandler:
             if threading.current_thread() is not threading.main_thread():
                 warnings.warn(
                     f"{', '.join(s.name for s in self.signals)} cannot be handled, because this is "
-                    "not the main thread; make the scheduler there, or pass preemption_signal=None",
+                    "not the main thread; create the scheduler in the main thread, or pass "
+                    "preemption_signal=None",
                     RuntimeWarning,
                     stacklevel=2,
                 )
@@ -79,7 +80,7 @@ class DistributedSignalHandler:
         self.release()
 
     def release(self) -> None:
-        """Leave once; after the last time the handlers from before are back."""
+        """Leave once; after the last time the previous handlers are restored."""
         if self._num_entered:
             self._num_entered -= 1
         if not self._num_entered and self._finalizer is not None:
@@ -88,7 +89,7 @@ class DistributedSignalHandler:
 
 
 def signals_of(given: Any) -> tuple[signal.Signals, ...]:
-    """Return the signals that were named, each once.
+    """Return the given signals, each once.
 
     Args:
         given: A number, a name with or without `SIG`, a list of them, or `None` for no signal.
@@ -127,7 +128,7 @@ def _signal_of(given: Any) -> signal.Signals:
 
 
 class _Record:
-    """The first signal that came, and when."""
+    """The first signal, and its time."""
 
     def __init__(self, signals: tuple[signal.Signals, ...]) -> None:
         self.signals = signals
@@ -135,7 +136,7 @@ class _Record:
         self._since = 0.0
 
     def note(self, number: int) -> bool:
-        """Take note of a signal; return whether it asks to exit at once."""
+        """Record a signal; return whether to exit at once."""
         now = time.monotonic()
         if self.received is None:
             self.received, self._since = number, now
@@ -149,7 +150,7 @@ _before: dict[int, list[Any]] = {}
 
 
 def _start_recording(record: _Record) -> None:
-    """Let a record take note of its signals. Only the main thread may ask for that."""
+    """Start recording signals. Only the main thread may do this."""
     for number in record.signals:
         if signal.getsignal(number) is not _handle:
             _before.setdefault(number, []).append(signal.signal(number, _handle))
@@ -157,7 +158,7 @@ def _start_recording(record: _Record) -> None:
 
 
 def _stop_recording(record: _Record) -> None:
-    """End that; when nobody is left, the handler that was there before is back."""
+    """Stop recording; after the last record the previous handler is restored."""
     for number in record.signals:
         listening = _records.get(number, [])
         if record in listening:
@@ -190,7 +191,7 @@ def _handle(number: int, frame: FrameType | None) -> None:
 
 
 def _pass_on(number: int, frame: FrameType | None) -> None:
-    """Do what would have been done if we were not here."""
+    """Do what the previous handler would have done."""
     before = _before[number][-1] if _before.get(number) else None
     _restore(number)
     if callable(before):
@@ -202,7 +203,7 @@ def _pass_on(number: int, frame: FrameType | None) -> None:
 
 
 def _forget_in_child() -> None:
-    """Let a forked child do with signals what it would have done without us."""
+    """Restore the previous handlers in a forked child."""
     for number in list(_before):
         _records.pop(number, None)
         _restore(number)

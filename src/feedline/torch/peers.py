@@ -60,8 +60,8 @@ class TorchPeers:
             dist.all_gather_object(values, value, group=group)
         except RuntimeError as error:
             raise DesyncError(
-                f"rank {self.rank} waited {timeout} s for the other {self.world_size - 1} ranks "
-                f"to begin the epoch, and not all did; look for an error on another rank ({error})"
+                f"rank {self.rank} waited {timeout} s, but not all of the {self.world_size} ranks "
+                f"began the epoch; look for an error on another rank ({error})"
             ) from error
         return values
 
