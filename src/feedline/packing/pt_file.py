@@ -1,4 +1,4 @@
-"""`.pt` chunks, written as torch.save lays them out, without torch.
+"""`.pt` chunks in the layout of torch.save, written without torch.
 
 A `.pt` file is a zip file of records that are stored, not compressed, and begin at multiples of 64
 bytes, so that they can be mapped. `data.pkl` says how tensors lie in the records `data/0` etc.
@@ -36,27 +36,27 @@ _STORAGES = {
 
 
 def check_pt_columns(columns: list[Column]) -> None:
-    """Raise unless the columns have a place in the tuple of five."""
+    """Raise unless the columns fit into the tuple of five."""
     for column in columns:
         place, _, key = column.name.partition("/")
         if column.name in ID_NAMES:
             if column.dtype.kind not in "iu" or column.shape:
                 raise InvalidValueError(
-                    f"column {column.name!r} is {column} and must be one integer a row in "
-                    "format='pt'; convert it, or rename it by columns={'sequences/id': …}"
+                    f"column {column.name!r} is {column} and must be one integer per row in "
+                    "format='pt'; convert it, or rename it with columns={'sequences/id': …}"
                 )
         elif place not in _DICT_NAMES or not key:
             raise InvalidValueError(
-                f"column {column.name!r:.80} has no place in format='pt', which has sequences/…, "
-                f"targets/…, {', '.join(ID_NAMES)}; rename it by columns={{'sequences/item': "
+                f"column {column.name!r:.80} does not fit into format='pt', which has sequences/…, "
+                f"targets/…, {', '.join(ID_NAMES)}; rename it with columns={{'sequences/item': "
                 f"{column.name!r:.80}}}, or use another format"
             )
 
 
 def add_ids(arrays: Mapping[str, NDArray[Any]], start: int) -> dict[str, NDArray[Any]]:
-    """Return the columns and those that the tuple needs beside them.
+    """Return the columns and the other columns that the tuple needs.
 
-    Without ids of their own, sequences are numbered in the order of the folder: `start` is the
+    Without ids, sequences are numbered in the order of the folder: `start` is the
     first number.
     """
     num_rows = len(next(iter(arrays.values())))

@@ -1,4 +1,4 @@
-"""Weights to exact counts: temperature, largest remainder, and how far sources last."""
+"""Weights to exact counts: temperature, largest remainder, and the length of an epoch."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def check_weights(weights: Any, num_sources: int | None = None) -> tuple[float, 
     for source, weight in enumerate(values):
         if not math.isfinite(weight) or weight < 0:
             raise InvalidValueError(
-                f"weights[{source}]={weight} must be finite and at least 0; use 0 to leave a "
-                "source out"
+                f"weights[{source}]={weight} must be finite and at least 0; use 0 to exclude a "
+                "source"
             )
     if not values:
-        raise InvalidValueError("weights=[] must hold at least one weight, one for each source")
+        raise InvalidValueError("weights=[] must contain one weight for each source")
     if not any(values):
         raise InvalidValueError(
             f"weights={list(values)} are all zero but at least one must be positive"
@@ -48,7 +48,7 @@ def check_temperature(temperature: Any) -> float:
     return check_positive(
         "temperature",
         temperature,
-        remedy="1 leaves the weights as they are, more makes them more alike",
+        remedy="1 keeps the weights, a larger value makes them more equal",
     )
 
 

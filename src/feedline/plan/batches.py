@@ -1,4 +1,4 @@
-"""What the plans hand out: batches, and blocks of batches that were computed together."""
+"""What plans yield: batches, and blocks of batches computed together."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 class Batch(NamedTuple):
     """What one rank gets for one forward pass.
 
-    `is_real` is False where an entry is padding, that is, a sample that was or will be consumed
-    elsewhere too. `bucket` is the number of the bucket, where the plan has buckets.
+    `is_real` is False where an entry is padding: a sample that is also consumed elsewhere. `bucket`
+    is the number of the bucket, if the plan has buckets.
     """
 
     number: int
@@ -52,7 +52,7 @@ class Block:
 
     @property
     def real_indices(self) -> NDArray[np.int64]:
-        """The entries that are real and not padding."""
+        """The real entries, without padding."""
         return self.indices if self.is_real is None else self.indices[self.is_real]
 
     def part(self, start: int, stop: int) -> Block:
