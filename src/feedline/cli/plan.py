@@ -28,8 +28,8 @@ def plan(
 ) -> Outcome:
     """Show what a run will consume: batches, steps, tails, reads and bytes.
 
-    CONFIG is a run config in YAML. No data is read, and nothing depends on its size. With --resize
-    the epoch is consumed on one number of ranks after another, as after a resume.
+    CONFIG is a run config in YAML. No data is read. With --resize the epoch is consumed on several
+    numbers of ranks in turn, as if the run had resumed.
 
     \b
     Examples:
@@ -101,9 +101,9 @@ def _print_resized(run: DryRun) -> None:
         )
         for part in run.parts
     ]
-    print_table("Resized on the way", header, rows)
+    print_table("Resized during the epoch", header, rows)
     found = run.coverage
-    how = "each sample looked at" if found.is_counted else "by counts"
+    how = "every sample counted" if found.is_counted else "by counts"
     click.echo(
         f"  coverage, {how}: {found.num_consumed:,} of {found.num_positions:,} positions, "
         f"{found.num_repeated:,} repeated, {found.num_missing:,} missing, "

@@ -1,6 +1,6 @@
-"""A report as one HTML file: style, script and data in it, and nothing from elsewhere.
+"""A report as one self-contained HTML file, with style, script and data.
 
-The file is written whole or not at all, and never over something else.
+The file is written atomically, and replaces only an older report.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _digest(text: str) -> str:
 
 
 def write_report(report: Report, path: str | os.PathLike[str]) -> Path:
-    """Write the report as one HTML file, and return where it is.
+    """Write the report as one HTML file, and return its path.
 
     An older report is replaced; any other file is not.
     """
@@ -83,7 +83,7 @@ def check_target(target: Path) -> None:
     try:
         if target.is_dir():
             raise InvalidValueError(
-                f"output={target} must be a file and is a folder; name an .html file"
+                f"output={target} must be a file but is a folder; use an .html file"
             )
         # A pipe or a device would let us wait for ever.
         if target.exists() and not (target.is_file() and _MARK in _start_of(target)):

@@ -1,4 +1,4 @@
-"""What an audit finds: about each run, each epoch and each source."""
+"""The results of an audit, for each run, epoch and source."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class SourceAudit:
-    """One source in one epoch: its first index, how many samples it should have given, and what
-    became of them."""
+    """One source in one epoch: its first index, its expected number of samples, and what happened
+    to them."""
 
     name: str
     first: int
@@ -22,8 +22,8 @@ class SourceAudit:
 class EpochAudit:
     """One epoch, over all ranks and runs.
 
-    Of an epoch that has not ended, what is missing is `num_to_come`. After the end it was dropped,
-    as the tail policy says, or lost. `lost`, `repeated` and `unknown` list the first 20.
+    Before the end of an epoch, missing samples are `num_to_come`. After it, they were dropped by
+    the tail policy, or lost. `lost`, `repeated` and `unknown` list the first 20.
     """
 
     epoch: int
@@ -43,7 +43,7 @@ class EpochAudit:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing was lost, repeated or made up."""
+        """Whether no sample was lost, repeated or unknown."""
         return not (self.num_lost or self.num_repeated or self.num_unknown)
 
 
@@ -65,7 +65,7 @@ class RunAudit:
 
     @property
     def ok(self) -> bool:
-        """Whether all ranks are there, and did the same in every step."""
+        """Whether the logs of all ranks exist, and agree in every step."""
         return not self.missing_ranks and self.parted_step is None
 
 
@@ -79,10 +79,10 @@ class AuditResult:
 
     @property
     def ok(self) -> bool:
-        """Whether all is as it should be."""
+        """Whether the audit passes."""
         return all(run.ok for run in self.runs) and all(epoch.ok for epoch in self.epochs)
 
     @property
     def is_finished(self) -> bool:
-        """Whether the last epoch that was begun has ended."""
+        """Whether the last epoch has ended."""
         return all(epoch.is_finished for epoch in self.epochs)

@@ -1,4 +1,4 @@
-"""A log of what one rank really received, cheap enough to write at every batch."""
+"""A log of what one rank received, cheap enough to write at every batch."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from feedline.runs.log_records import (
 
 
 class LogHeader(NamedTuple):
-    """Whose log it is; `info` is what `feedline.runs.audit` should know about the data."""
+    """The header of a log; `info` describes the data for `feedline.runs.audit`."""
 
     rank: int
     world_size: int
@@ -35,7 +35,7 @@ class LogHeader(NamedTuple):
 
 
 class LogFile(NamedTuple):
-    """What a log holds, in the order in which it was written."""
+    """The contents of a log, in order."""
 
     header: LogHeader
     entries: tuple[LogEntry, ...]
@@ -44,19 +44,19 @@ class LogFile(NamedTuple):
 class ConsumptionLog:
     """An append-only file of the samples that one rank received.
 
-    Every record is handed to the system at once, so that a process that is killed loses none. The
-    last one may be cut short when the whole machine fails; then it is left out, here and by
+    Every record is passed to the operating system at once, so a killed process loses none. If the
+    whole machine fails, the last record may be incomplete; then it is ignored, here and by
     `read_log`.
 
-    Events tell an audit how runs follow each other: `start`, `resume` with the `step` that comes
-    next after the loaded checkpoint, and `stop`. Others, such as `checkpoint`, are for readers.
+    Events show an audit how runs follow each other: `start`, `resume` with the next `step` after
+    the loaded checkpoint, and `stop`. Others, such as `checkpoint`, are for readers.
 
     Args:
-        path: The file; one that is there is gone on with, if it is of the same rank and run.
+        path: The file; an existing log of the same rank and run is appended to.
         rank: The rank of this process.
         world_size: The number of ranks.
-        run: A name for this run, the same on all of its ranks and for no other run.
-        info: What an audit should know: `num_samples`, or `sources`, the number of samples of each
+        run: A unique name for this run, the same on all of its ranks.
+        info: Facts for the audit: `num_samples`, or `sources`, the number of samples of each
             by name in the order of their indices; `tail` and `batch_size`. A report also shows the
             `weights` of the sources, by name.
 
@@ -107,15 +107,15 @@ class ConsumptionLog:
         is_real: ArrayLike | None = None,
         wait: float = 0.0,
     ) -> None:
-        """Note a batch: its samples, which of them are no padding, and the seconds of waiting."""
+        """Record a batch: its samples, which of them are real, and the seconds of waiting."""
         self._append(encode_batch(epoch, step, batch, ids, is_real, wait))
 
     def event(self, name: str, /, **fields: Any) -> None:
-        """Note something that happened, with the time."""
+        """Record an event, with the time."""
         self._append(encode_event(name, {"time": time.time(), **fields}))
 
     def flush(self) -> None:
-        """Wait until everything is on disk, to outlive a failure of the machine."""
+        """Wait until everything is on disk, to survive a failure of the machine."""
         os.fsync(self._file.fileno())
 
     def close(self) -> None:
@@ -148,19 +148,19 @@ class ConsumptionLog:
 
     def _unwritable(self, error: OSError) -> StoreError:
         return StoreError(
-            f"{self.path}: cannot be written ({error.strerror or error}); make space, or choose "
-            "another place for the log"
+            f"{self.path}: cannot be written ({error.strerror or error}); free some space, or "
+            "choose another place for the log"
         )
 
 
 def read_log(path: str | os.PathLike[str]) -> LogFile:
-    """Return everything in a log. A last record that was cut short is left out; any other damage
-    is a `DamagedDataError` that says where."""
+    """Return everything in a log. An incomplete last record is ignored; any other damage is a
+    `DamagedDataError` that says where."""
     return LogFile(read_log_header(path), tuple(entry for _, entry in iter_log(path)))
 
 
 def read_log_header(path: str | os.PathLike[str]) -> LogHeader:
-    """Return whose log a file is."""
+    """Return the header of a log."""
     fields = read_header(Path(path))
     try:
         world_size = check_integer("world_size", fields["world_size"], 1)
@@ -168,15 +168,15 @@ def read_log_header(path: str | os.PathLike[str]) -> LogHeader:
         return LogHeader(rank, world_size, str(fields["run"]), dict(fields["info"]))
     except (KeyError, TypeError, ValueError) as error:
         raise DamagedDataError(
-            f"{os.fspath(path)}: the header, in line 1, is not that of a log ({error}); leave out "
-            "this file"
+            f"{os.fspath(path)}: the header, in line 1, is not that of a log ({error}); remove "
+            "this file from the logs"
         ) from None
 
 
 def iter_log(
     path: str | os.PathLike[str], start: int = 0, stop: int | None = None
 ) -> Iterator[tuple[int, LogEntry]]:
-    """Yield where each entry ends in the file, and the entry, one at a time.
+    """Yield the end of each entry in the file, and the entry.
 
     Args:
         path: The log.
@@ -189,7 +189,7 @@ def iter_log(
 
 
 def _plain(info: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a reader will get, or raise if it cannot be written."""
+    """Return the info as a reader gets it, or raise if it cannot be written."""
     try:
         return dict(json.loads(json.dumps(info, allow_nan=False)))
     except (TypeError, ValueError, RecursionError) as error:
@@ -199,7 +199,7 @@ def _plain(info: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _create(path: Path, header: LogHeader) -> int:
-    """Make a log that has its whole header, or none."""
+    """Create a log with a complete header, or none."""
     line = header_line(header._asdict())
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f"{path.name}.{os.getpid()}.tmp")
@@ -212,13 +212,14 @@ def _create(path: Path, header: LogHeader) -> int:
 
 
 def _check_same(path: Path, header: LogHeader) -> int:
-    """Return where the last whole record of a log ends, or raise if it is of another run."""
+    """Return the end of the last complete record of a log, or raise if it belongs to another
+    run."""
     found = read_log_header(path)
     for name, mine, other in zip(header._fields, header, found, strict=True):
         if mine != other:
             raise InvalidValueError(
-                f"{name}={mine!r:.80} must be {other!r:.80}, as in {path}; give every run a folder "
-                "of its own"
+                f"{name}={mine!r:.80} must be {other!r:.80}, as in {path}; use another folder for "
+                "every run"
             )
     end = len(header_line(header._asdict()))
     for end, _ in read_frames(path):  # noqa: B007

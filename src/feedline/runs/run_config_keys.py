@@ -39,7 +39,7 @@ _CLOSE = 0.7
 
 @dataclass(frozen=True)
 class Keys:
-    """One mapping of a config, the path at which it stands, and the keys that it may have.
+    """One mapping of a config, its path, and the keys that it may have.
 
     Examples:
         >>> keys = Keys("data", {"sampels": 5}, ("samples", "folder"))
@@ -84,13 +84,13 @@ class Keys:
         return key in self.values
 
     def needed(self, key: str) -> Any:
-        """Return the value of a key that must be there."""
+        """Return the value of a required key."""
         if self.values.get(key) is None:
             raise InvalidValueError(f"{self.at(key)} is missing; add it to the config")
         return self.values[key]
 
     def scalar(self, key: str, default: Any = None) -> Any:
-        """Return a single value; without a default the key must be there."""
+        """Return a single value; without a default the key is required."""
         value = self.values.get(key)
         if value is None:
             value = self.needed(key) if default is None else default
@@ -107,7 +107,7 @@ class Keys:
         return check_integer(self.at(key), value, low, high, remedy=_integer_remedy(value))
 
     def optional_integer(self, key: str, low: int, high: int | None = None) -> int | None:
-        """Return an integer in `[low, high]`, or None where the key is not there."""
+        """Return an integer in `[low, high]`, or None if the key is missing."""
         return None if self.values.get(key) is None else self.integer(key, low, high=high)
 
     def weight(self, key: str, default: float) -> float:
@@ -115,7 +115,7 @@ class Keys:
         return _check_weight(self.at(key), self.scalar(key, default))
 
     def weights(self, key: str, names: tuple[str, ...]) -> list[float]:
-        """Return numbers of at least 0: a list, or by name, where what is not named is 0."""
+        """Return numbers of at least 0: a list, or a mapping by name, where missing names are 0."""
         given = self.needed(key)
         if isinstance(given, Mapping):
             by_name = Keys(self.at(key), given, names)
@@ -139,10 +139,12 @@ class Keys:
         return check_choice(self.at(key), self.scalar(key, choices[0]), choices)
 
     def text(self, key: str) -> str:
-        """Return a text that is not empty."""
+        """Return a string that is not empty."""
         value = self.scalar(key)
         if not isinstance(value, str) or not value:
-            raise InvalidValueError(f"{self.at(key)}={value!r:.80} must be a text, not empty")
+            raise InvalidValueError(
+                f"{self.at(key)}={value!r:.80} must be a string that is not empty"
+            )
         return value
 
     def entries(self, key: str) -> list[Any]:
@@ -150,7 +152,7 @@ class Keys:
         value = self.needed(key)
         if not isinstance(value, list) or not value:
             raise InvalidValueError(
-                f"{self.at(key)} must be a list, not empty, and not {_kind_of(value)}"
+                f"{self.at(key)} must be a list that is not empty, not {_kind_of(value)}"
             )
         return value
 
@@ -162,7 +164,7 @@ class Keys:
 
 @contextmanager
 def named(path: str) -> Iterator[None]:
-    """Put the path of a key before what the plan objects to."""
+    """Put the path of a key before an error of the plan."""
     try:
         yield
     except InvalidValueError as error:

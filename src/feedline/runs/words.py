@@ -1,4 +1,4 @@
-"""Numbers and names in the words of reports and commands."""
+"""Numbers and names in reports and commands."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def num_ranks(count: int) -> str:
 
 
 def in_turn(world_sizes: Sequence[int]) -> str:
-    """Return the numbers of ranks of runs or parts, one after another; of very many, some.
+    """Return the numbers of ranks of runs or parts; if there are very many, only some.
 
     Examples:
         >>> in_turn([8, 6, 2]), in_turn(range(1, 101))
@@ -41,7 +41,7 @@ def seconds_of(value: float) -> str:
 
 
 def shortened(name: str) -> str:
-    """Return a name that has room on a page: of a very long one, how it begins and ends.
+    """Return a name that fits on a page; a very long one is cut in the middle.
 
     Examples:
         >>> shortened("a" * 70 + "b" * 40)[28:36], len(shortened("a" * 10**6))
