@@ -15,6 +15,9 @@ BENCH := $(VENV_BENCH)/.installed
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
+# One more process than there are cores: many tests wait for processes that they have started.
+WORKERS = $(shell $(PYTHON) -c 'import os; print(len(os.sched_getaffinity(0)) + 1)')
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-quick test-rest test-slow test-matrix test-annbatch bench bench-plots lint format docs clean
 
@@ -25,7 +28,7 @@ demo: $(DEV) ## Train, stop, kill, resize and audit real processes
 	$(VENV)/bin/feedline demo
 
 test: $(DEV) ## Run the tests, without the slow ones
-	$(VENV)/bin/pytest -q -n auto -m "not slow"
+	$(VENV)/bin/pytest -q -n $(WORKERS) -m "not slow"
 
 # What most changes break, in less than a minute: orders, positions, loaders, states and the clock.
 QUICK := $(addprefix tests/plan/test_,golden.py contract.py cursor.py buckets.py windows.py mixture.py) \
@@ -33,10 +36,10 @@ QUICK := $(addprefix tests/plan/test_,golden.py contract.py cursor.py buckets.py
 	tests/steps/test_states.py tests/torch/test_samplers.py
 
 test-quick: $(DEV) ## Run what most changes break, in less than a minute
-	FEEDLINE_HYPOTHESIS_PROFILE=quick $(VENV)/bin/pytest -q -n auto -m "not slow" $(QUICK)
+	FEEDLINE_HYPOTHESIS_PROFILE=quick $(VENV)/bin/pytest -q -n $(WORKERS) -m "not slow" $(QUICK)
 
 test-rest: $(DEV) ## Run the slow tests alone, which `make test` leaves out
-	$(VENV)/bin/pytest -q -n auto -m slow
+	$(VENV)/bin/pytest -q -n $(WORKERS) -m slow
 
 test-slow: $(DEV) ## Run all tests, with many more hypothesis examples
 	FEEDLINE_HYPOTHESIS_PROFILE=thorough $(VENV)/bin/pytest -q

@@ -68,14 +68,16 @@ def name_of(document: Path) -> str:
     return document.relative_to(ROOT).as_posix()
 
 
-# Trainings of several processes that are stopped and started again; they take long.
-REHEARSED = ("preemption-on-slurm", "resume-on-other-gpus")
+# They start many processes: trainings that are stopped and started again, commands and examples.
+LONG = {path.stem for path in (ROOT / "docs" / "guides").iterdir()} | {
+    *("cli", "chunks", "report", "folders")
+}
 
 
 @pytest.mark.parametrize(
     "document",
     [
-        pytest.param(document, marks=[pytest.mark.slow] if document.stem in REHEARSED else [])
+        pytest.param(document, marks=[pytest.mark.slow] if document.stem in LONG else [])
         for document in DOCUMENTS
     ],
     ids=name_of,

@@ -48,9 +48,21 @@ KINDS: dict[str, tuple[Callable[[int, str], Plan], Callable[[int], list[int]]]] 
     "windows": (windows, lambda n: [n]),
     "buckets": (buckets, bucket_sizes),
 }
-every_kind_and_tail = pytest.mark.parametrize(
-    ("kind", "tail"), [(kind, tail) for kind in KINDS for tail in TAILS]
-)
+
+
+def kinds_and_tails(*tails: str) -> pytest.MarkDecorator:
+    """Every kind of plan with every tail; those that are much like others are slow tests."""
+    return pytest.mark.parametrize(
+        ("kind", "tail"),
+        [
+            pytest.param(kind, tail, marks=[] if tail in ("drop", "even") else [pytest.mark.slow])
+            for kind in KINDS
+            for tail in tails
+        ],
+    )
+
+
+every_kind_and_tail = kinds_and_tails(*TAILS)
 
 
 def counts(n: int, w: int, b: int, tail: str) -> tuple[int, int, int]:
@@ -148,9 +160,7 @@ def test_exact_is_refused_exactly_when_something_is_left_over(kind: str) -> None
         assert accepted == fits, (n, w, b)
 
 
-@pytest.mark.parametrize(
-    ("kind", "tail"), [(kind, tail) for kind in KINDS for tail in TAILS if tail != "exact"]
-)
+@kinds_and_tails(*(tail for tail in TAILS if tail != "exact"))
 def test_a_fresh_epoch_is_refused_exactly_when_it_has_no_batch(kind: str, tail: str) -> None:
     make, sizes_of = KINDS[kind]
     for n, (w, b) in product(UP_TO_12, SIZES):
@@ -174,9 +184,7 @@ def test_resuming_after_any_batch_on_the_same_ranks_changes_nothing(kind: str, t
             same_batches(segment, resumed, done)
 
 
-@pytest.mark.parametrize(
-    ("kind", "tail"), [(kind, tail) for kind in KINDS for tail in TAILS if tail != "exact"]
-)
+@kinds_and_tails(*(tail for tail in TAILS if tail != "exact"))
 def test_resuming_after_any_batch_on_other_ranks_accounts_for_every_sample(
     kind: str, tail: str
 ) -> None:

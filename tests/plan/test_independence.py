@@ -22,6 +22,9 @@ from feedline.plan import (
     derive_key,
 )
 
+# The golden vectors guard the orders; their chance need not be looked at with every change.
+pytestmark = pytest.mark.slow
+
 Pairs = list[tuple[NDArray[np.int64], NDArray[np.int64]]]
 
 

@@ -13,6 +13,9 @@ from chance import LIMIT, chi_square_z, coincidences_z
 from feedline.plan import Permutation, SamplePlan, Shuffled, derive_key, feistel
 from feedline.plan.permutation import shuffled_tables
 
+# The golden vectors guard the orders; their chance need not be looked at with every change.
+pytestmark = pytest.mark.slow
+
 Integers = NDArray[np.int64]
 
 NUM_KEYS = 100_000

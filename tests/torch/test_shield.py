@@ -58,7 +58,11 @@ def go_on(process: subprocess.Popen[str]) -> list[str]:
 
 @pytest.mark.parametrize(
     ("loader", "start_method"),
-    [("feedline", "fork"), ("feedline", "spawn"), ("plain", "fork")],
+    [
+        ("feedline", "fork"),
+        pytest.param("feedline", "spawn", marks=pytest.mark.slow),
+        pytest.param("plain", "fork", marks=pytest.mark.slow),
+    ],
 )
 def test_workers_go_on_through_every_signal_of_a_job_s_end(loader: str, start_method: str) -> None:
     with started(loader=loader, start_method=start_method) as (process, worker):
