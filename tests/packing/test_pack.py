@@ -134,7 +134,7 @@ def test_a_source_that_changes_while_it_is_read_is_refused(
         write(*arguments)
 
     monkeypatch.setattr(chunk_writer, "write_chunk", write_late)
-    with pytest.raises(PackError, match="changed while it was packed"):
+    with pytest.raises(PackError, match="changed during packing"):
         pack(source, tmp_path / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["source"]
 
@@ -235,7 +235,7 @@ def test_a_value_that_does_not_fit_the_types_of_the_first_file_is_refused(
     paths = [tmp_path / f"{number}.{name}" for number in range(2)]
     for path, text in zip(paths, (first, second), strict=True):
         path.write_text(text)
-    with pytest.raises(PackError, match="the first rows tell the type of each column") as caught:
+    with pytest.raises(PackError, match="the first rows decide the type of each column") as caught:
         pack(paths, tmp_path / "out")
     assert str(caught.value).startswith(str(paths[1]))
     assert sorted(tmp_path.iterdir()) == paths
@@ -323,8 +323,8 @@ BAD_SOURCES = {
     "npy-objects": (lambda f: np.array([None]), "type object"),
     "npy-complex": (lambda f: {"x": np.zeros(3, complex)}, "type complex128"),
     "npy-lengths": (lambda f: {"x": np.zeros(3), "y": np.zeros(4)}, "equally many rows"),
-    "npy-torn": (text_of("a.npy", "no array"), "whole .npy file"),
-    "parquet-torn": (text_of("a.parquet", "no table"), "whole parquet file"),
+    "npy-torn": (text_of("a.npy", "no array"), "complete .npy file"),
+    "parquet-torn": (text_of("a.parquet", "no table"), "complete parquet file"),
     "scalar": (lambda f: {"x": np.float32(1)}, "at least 1 axis"),
 }
 
@@ -351,7 +351,7 @@ def test_files_that_do_not_agree_are_refused(tmp_path: Path) -> None:
     write_parquet(tmp_path / "c.parquet", {"x": np.arange(3), "y": np.arange(3)})
     with pytest.raises(PackError, match=r"b\.parquet: column 'x' is float64.* int64"):
         pack([tmp_path / "a.parquet", tmp_path / "b.parquet"], tmp_path / "out")
-    with pytest.raises(PackError, match=r"c\.parquet: its columns are not .* by 'y'"):
+    with pytest.raises(PackError, match=r"c\.parquet: its columns differ .*: 'y'"):
         pack([tmp_path / "a.parquet", tmp_path / "c.parquet"], tmp_path / "out")
     pack([tmp_path / "a.parquet", tmp_path / "c.parquet"], tmp_path / "out", columns=["x"])
 
@@ -359,7 +359,7 @@ def test_files_that_do_not_agree_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"chunk_samples": 5, "chunk_bytes": 5}, "give one of them"),
+        ({"chunk_samples": 5, "chunk_bytes": 5}, "pass one of them"),
         ({"chunk_samples": 0}, "chunk_samples=0"),
         ({"chunk_bytes": -1}, "chunk_bytes=-1"),
         ({"format": "zip"}, "format='zip' must be one of 'safetensors'"),
@@ -383,8 +383,8 @@ def test_files_that_do_not_agree_are_refused(tmp_path: Path) -> None:
         ({"columns": ["item", "item"]}, "twice"),
         ({"columns": {"a": "item", "a.npy/b": "item"}}, "collides"),
         ({"columns": {"__metadata__": "item"}}, "reserved"),
-        ({"format": "pt"}, "no place in format='pt'"),
-        ({"format": "pt", "columns": {"sequence_ids": "score"}}, "one integer a row"),
+        ({"format": "pt"}, "not fit into format='pt'"),
+        ({"format": "pt", "columns": {"sequence_ids": "score"}}, "one integer per row"),
     ],
 )
 def test_arguments_outside_their_bounds_are_refused(

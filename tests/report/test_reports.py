@@ -160,7 +160,7 @@ def test_the_report_of_logs_shows_what_was_thrown_away(tmp_path: Path) -> None:
         (40, 60, 65),
         (60, 160, 160),
     ]
-    assert "did not stop by itself" in spans[1]["note"]
+    assert "killed or crashed" in spans[1]["note"]
     events = chart_of(report, "runs", "Events")["rows"]
     assert [row[2] for row in events if row[1] == "run 1"] == ["start", *["checkpoint"] * 4, "stop"]
 

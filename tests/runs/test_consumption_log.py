@@ -208,7 +208,7 @@ def test_a_loss_that_is_no_number_does_not_end_the_training(tmp_path: Path) -> N
 
 
 def test_errors_name_what_is_wrong(tmp_path: Path) -> None:
-    with pytest.raises(MissingDataError, match="no such log"):
+    with pytest.raises(MissingDataError, match="does not exist"):
         read_log(tmp_path / "none")
     with pytest.raises(StoreError, match="cannot be read"):
         read_log(tmp_path)

@@ -141,8 +141,8 @@ def open_matrix(root: Node, element: str, max_bytes: int) -> SparseMatrix | Dens
         node = None if node is None else node.get(part)
     if node is None:
         raise SourceFault(
-            f"{root.where}: has no {element!r:.80}; choose another matrix, such as "
-            "element='layers/counts'"
+            f"{root.where}: has no {element!r:.80}; choose another, such as 'layers/counts', with "
+            "element=…"
         )
     if node.encoding == "csc_matrix":
         place, _, name = element.partition("/")
