@@ -14,6 +14,7 @@ from feedline.errors import InvalidValueError, as_float, check_integer
 from feedline.plan import EqualChunks, Order, WindowOrder
 from feedline.plan.drawn import ClassDraws, DrawnOrder
 from feedline.plan.seeds import Seed
+from feedline.words import several
 
 
 class SequentialSampler(WindowSampler):
@@ -257,7 +258,7 @@ def _codes_of(classes: Any) -> tuple[NDArray[np.int64], list[Any]]:
         raise InvalidValueError("classes must be a flat list with one label for each row")
     if codes.min() < 0:
         raise InvalidValueError(
-            f"classes has {int((codes < 0).sum())} missing labels; label every row"
+            f"classes has {several(int((codes < 0).sum()), 'missing label')}; label every row"
         )
     return codes, names
 
@@ -268,8 +269,8 @@ def _weights_of(given: Sequence[float] | None, names: list[Any]) -> NDArray[np.f
     weights = np.array([as_float(weight) for weight in given])
     if len(weights) != len(names):
         raise InvalidValueError(
-            f"class_weights has {len(weights)} weights but must have {len(names)}, one for each "
-            "class"
+            f"class_weights has {several(len(weights), 'weight')} but must have {len(names)}, one "
+            "for each class"
         )
     if not np.isfinite(weights).all() or not (weights > 0).any():
         raise InvalidValueError(

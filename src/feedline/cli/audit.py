@@ -13,6 +13,7 @@ import click
 from feedline.cli.configs import PATH, load_config, naming, samples_option
 from feedline.cli.printing import Outcome, Styled, command, one_line, print_table
 from feedline.errors import InvalidValueError, check_integer
+from feedline.words import several
 
 if TYPE_CHECKING:
     from feedline.runs.audit_result import AuditResult, EpochAudit, RunAudit
@@ -163,7 +164,7 @@ def print_result(result: AuditResult, planned: Planned | None = None) -> None:
             click.echo(f"epoch {epoch.epoch}: {fault}")
     total = sum(epoch.num_once for epoch in result.epochs)
     if result.ok:
-        click.secho(f"audit: {total:,} samples, each {how}", fg="green", bold=True)
+        click.secho(f"audit: {several(total, 'sample')}, each {how}", fg="green", bold=True)
     else:
         if planned is not None and planned.begins_alike is False:
             hint = "no rank began like its plan; is this the config of this training?"
@@ -181,8 +182,6 @@ def _describe_epoch(epoch: EpochAudit, planned: Planned | None) -> dict[str, Any
 
 
 def _run_row(run: RunAudit) -> Sequence[object]:
-    from feedline.words import several
-
     steps = "none" if run.end_step is None else f"{run.first_step} to {run.end_step - 1}"
     discarded = ""
     if run.num_discarded_batches:
@@ -225,8 +224,6 @@ def _faults_of_run(run: RunAudit) -> list[str]:
 
 
 def _faults_of_epoch(epoch: EpochAudit, planned: Planned | None) -> list[str]:
-    from feedline.words import several
-
     faults = []
     kinds = {"lost": "lost", "repeated": "received too often", "unknown": "outside the data"}
     for kind, what in kinds.items():

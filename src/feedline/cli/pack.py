@@ -235,8 +235,8 @@ def _table_lines(result: PackResult) -> list[str]:
 def _anndata_lines(result: AnnDataPackResult) -> list[str]:
     kind = "sparse" if result.is_sparse else "dense"
     return [
-        f"{result.folder}: {result.num_rows:,} rows and {result.num_columns:,} columns, "
-        f"{result.num_bytes:,} bytes",
-        f"  X: {kind} {result.dtype}, {result.num_values:,} values",
+        f"{result.folder}: {several(result.num_rows, 'row')} and "
+        f"{several(result.num_columns, 'column')}, {result.num_bytes:,} bytes",
+        f"  X: {kind} {result.dtype}, {several(result.num_values, 'value')}",
         f"  obs: {', '.join(result.obs) or 'no columns'}",
     ]

@@ -93,6 +93,8 @@ def _print(report: PlanReport, resized: DryRun | None) -> None:
 
 
 def _print_resized(run: DryRun) -> None:
+    from feedline.words import several
+
     header = ("ranks", "batches", "steps", "consumed", "padded", "imbalance", "reads per rank")
     rows = [
         (
@@ -105,7 +107,7 @@ def _print_resized(run: DryRun) -> None:
     found = run.coverage
     how = "every sample counted" if found.is_counted else "by counts"
     click.echo(
-        f"  coverage, {how}: {found.num_consumed:,} of {found.num_positions:,} positions, "
+        f"  coverage, {how}: {found.num_consumed:,} of {several(found.num_positions, 'position')}, "
         f"{found.num_repeated:,} repeated, {found.num_missing:,} missing, "
         f"{found.num_dropped:,} dropped, {found.num_padded:,} padded"
     )

@@ -18,6 +18,7 @@ from feedline.feed.adapters import adapters_in_use
 from feedline.feed.foreign_batch import ForeignBatch
 from feedline.feed.loader import Loader
 from feedline.feed.peers import FoundPeers, Peers, as_peers
+from feedline.words import several
 
 _PROTOCOL = (
     *("epoch", "batch_size", "peers", "delivered", "num_batches_left", "set_epoch", "state_dict"),
@@ -220,9 +221,9 @@ class ForeignLoader:
         self._has_ended = True
         if self._num_batches is not None:
             warnings.warn(
-                f"dataloader={type(self.loader).__name__} ended after {self._num_delivered} "
-                f"batches, but its length is {self._num_batches}; other ranks may wait forever; "
-                "correct its __len__",
+                f"dataloader={type(self.loader).__name__} ended after "
+                f"{several(self._num_delivered, 'batch', 'batches')}, but its length is "
+                f"{self._num_batches}; other ranks may wait forever; correct its __len__",
                 RuntimeWarning,
                 stacklevel=4,
             )
@@ -303,9 +304,9 @@ class ForeignLoader:
         random = [type(part).__name__ for part in self._parts() if _draws_anew(part)]
         if count and not self._has_state and random:
             raise PlanMismatchError(
-                f"the state was saved after {count} batches, but {random[0]} draws another order "
-                "in each process, so some samples would be lost and others repeated; use one of "
-                "Feedline's loaders, or a state from the end of an epoch",
+                f"the state was saved after {several(count, 'batch', 'batches')}, but {random[0]} "
+                "draws another order in each process, so some samples would be lost and others "
+                "repeated; use one of Feedline's loaders, or a state from the end of an epoch",
                 {"sampler": (count, random[0])},
             )
         if isinstance(own, Mapping) and "cursor" in own and (count or self._has_state):
@@ -317,9 +318,9 @@ class ForeignLoader:
             )
         if count and self._has_state and own is None:
             raise PlanMismatchError(
-                f"the state was saved after {count} batches of a loader without a state, and "
-                f"{type(self.loader).__name__} cannot resume there; use the same loader, or a "
-                "state from the end of an epoch",
+                f"the state was saved after {several(count, 'batch', 'batches')} of a loader "
+                f"without a state, and {type(self.loader).__name__} cannot resume there; use the "
+                "same loader, or a state from the end of an epoch",
                 {"dataloader": (None, type(self.loader).__name__)},
             )
         length = self._length()
@@ -331,7 +332,7 @@ class ForeignLoader:
 
     def _refuse_shortened(self, count: int, length: int) -> NoReturn:
         raise PlanMismatchError(
-            f"the state was saved after {count} batches of an epoch, but "
+            f"the state was saved after {several(count, 'batch', 'batches')} of an epoch, but "
             f"{type(self.loader).__name__} has {length} now; use the same data and batch size as "
             "when it was saved, or a state from the end of an epoch",
             {"num_batches": (count, length)},

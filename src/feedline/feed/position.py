@@ -26,6 +26,7 @@ from feedline.feed.guard import Guard
 from feedline.feed.passes import SINGLE, Batching, Pass
 from feedline.feed.peers import as_peers
 from feedline.plan import Cursor, PastSegment, Plan, Segment
+from feedline.words import several
 
 Weights = tuple[Sequence[float], float]
 
@@ -323,9 +324,9 @@ def _checked(segment: Segment, batching: Batching) -> int:
     num_batches = batching.num_batches(segment.num_batches)
     if num_batches == 0:
         raise EmptyEpochError(
-            f"num_batches=0 must be at least 1: {segment.num_batches} samples a rank, with "
-            f"world_size={segment.world_size}, make no batch of {batching.num_entries}, and "
-            "drop_last=True drops what is left; use a smaller batch size or drop_last=False"
+            f"num_batches=0 must be at least 1: {several(segment.num_batches, 'sample')} per rank, "
+            f"with world_size={segment.world_size}, cannot fill a batch of {batching.num_entries}, "
+            "and drop_last=True drops the rest; use a smaller batch size or drop_last=False"
         )
     return num_batches
 

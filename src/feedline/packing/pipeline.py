@@ -30,6 +30,7 @@ from feedline.store.columns import Column, columns_of
 from feedline.store.manifest import ChunkFile, write_manifest
 from feedline.store.progress import Progress
 from feedline.store.writing import reported, sync
+from feedline.words import several
 
 Labels = NDArray[np.uint8]
 
@@ -164,8 +165,8 @@ class Pipeline:
         for name, num_rows in zip(self._splits.names, counts, strict=True):
             if not num_rows:
                 raise SourceFault(
-                    f"split {name!r} gets 0 of {sum(counts)} rows and must get at least 1; use a "
-                    "larger share, or more rows"
+                    f"split {name!r} gets 0 of {several(sum(counts), 'row')} and must get at least "
+                    "1; use a larger share, or more rows"
                 )
 
 

@@ -12,6 +12,7 @@ from feedline.packing.selection import parse_columns
 from feedline.packing.splits import parse_split
 from feedline.plan.seeds import Seed, check_seed, describe_seed
 from feedline.store.columns import Column
+from feedline.words import several
 
 DEFAULT_CHUNK_BYTES = 2**26
 DEFAULT_MEMORY = 2**29
@@ -62,10 +63,10 @@ class Settings:
         num_samples = self.chunk_samples or max(1, wanted // row_bytes)
         if num_samples * row_bytes > max_bytes:
             raise InvalidValueError(
-                f"chunks of {num_samples} samples have {num_samples * row_bytes} bytes and must "
-                f"have at most {max_bytes}, as memory_budget={self.memory_budget} holds "
-                f"{2 * (self.num_open_chunks + 1)} of them; use smaller chunks or a larger "
-                "memory_budget"
+                f"chunks of {several(num_samples, 'sample')} have "
+                f"{several(num_samples * row_bytes, 'byte')} and must have at most {max_bytes}, as "
+                f"memory_budget={self.memory_budget} holds {2 * (self.num_open_chunks + 1)} of "
+                "them; use smaller chunks or a larger memory_budget"
             )
         return num_samples
 

@@ -281,8 +281,8 @@ def to_array(where: str, row: int, name: str, values: Any) -> NDArray[Any]:
             shape.append(int(lengths[0]) if len(lengths) else 0)
             if (others := np.flatnonzero(lengths != shape[-1])).size:
                 raise SourceFault(
-                    f"{where}: column {name!r:.80} has {lengths[others[0]]} values at row "
-                    f"{row + int(others[0]) // per_row} but {shape[-1]} before; all lists of a "
+                    f"{where}: column {name!r:.80} has {several(lengths[others[0]], 'value')} at "
+                    f"row {row + int(others[0]) // per_row} but {shape[-1]} before; all lists of a "
                     "column must have one length; pad or cut them, or exclude the column with "
                     "columns=[…]"
                 )

@@ -24,6 +24,7 @@ from feedline.errors import InvalidValueError, PackError
 from feedline.packing.rows import SourceFault
 from feedline.store.manifest import MANIFEST_NAME
 from feedline.store.writing import remove, reported, sync
+from feedline.words import several
 
 # Of the journal and the spills: a run of another version is not gone on from.
 _VERSION = 2
@@ -303,7 +304,8 @@ def _source_difference(before: dict[str, Any], after: dict[str, Any]) -> str:
     if before.get("kind") != after.get("kind") or "files" not in before:
         return f"source of kind {before.get('kind')!r}, now another {after.get('kind')!r}"
     if [file[0] for file in before["files"]] != [file[0] for file in after["files"]]:
-        return f"source of {len(before['files'])} files, now {len(after['files'])} other files"
+        num_before, num_after = len(before["files"]), len(after["files"])
+        return f"source of {several(num_before, 'file')}, now {several(num_after, 'other file')}"
     changed = [b for b, a in zip(before["files"], after["files"], strict=True) if a != b]
     return f"source {changed[0][0]} has changed since (its size or time)"
 

@@ -9,6 +9,7 @@ from fractions import Fraction
 from typing import Any
 
 from feedline.errors import InvalidValueError, as_float, check_positive
+from feedline.words import several
 
 # Decimal's ln and exp are correctly rounded, so a temperature gives the same counts everywhere,
 # which the C library's pow does not promise.
@@ -25,8 +26,8 @@ def check_weights(weights: Any, num_sources: int | None = None) -> tuple[float, 
         raise InvalidValueError(f"weights={weights!r:.80} must be a list of numbers") from None
     if num_sources not in (None, len(values)):
         raise InvalidValueError(
-            f"weights has {len(values)} entries but must have one for each of the {num_sources} "
-            "sources"
+            f"weights has {several(len(values), 'entry', 'entries')} but must have one for each of "
+            f"the {num_sources} sources"
         )
     for source, weight in enumerate(values):
         if not math.isfinite(weight) or weight < 0:

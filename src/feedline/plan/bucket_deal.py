@@ -16,6 +16,7 @@ from feedline.plan.frozen import described, store
 from feedline.plan.interleave import Layout
 from feedline.plan.orders import EpochOrder, Indices
 from feedline.plan.shares import PrefixRest, StridedDeal
+from feedline.words import several
 
 
 @runtime_checkable
@@ -105,7 +106,8 @@ def check_rule(rule: Any, num_buckets: int) -> None:
     known = getattr(rule, "costs", getattr(rule, "lengths", None))
     if known is not None and len(known) != num_buckets:
         raise InvalidValueError(
-            f"rule has {len(known)} entries but must have one for each of the {num_buckets} buckets"
+            f"rule has {several(len(known), 'entry', 'entries')} but must have one for each of the "
+            f"{several(num_buckets, 'bucket')}"
         )
 
 

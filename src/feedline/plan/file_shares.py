@@ -24,6 +24,7 @@ from feedline.plan.seeds import Seed, check_seed, derive_key
 from feedline.plan.segment import Plan
 from feedline.plan.shares import Share
 from feedline.plan.windows import WindowOrder
+from feedline.words import several
 
 FILE_STRATEGIES = ("exact", "oversampling", "undersampling")
 """The strategy for ranks with unequal numbers of samples."""
@@ -105,7 +106,7 @@ class FileSharesPlan(Plan):
         if empty:
             raise InvalidValueError(
                 f"world_size={world_size} leaves rank {_listed(empty)} without samples, because "
-                f"there are {len(self.sizes)} files; use at most that many ranks, or "
+                f"there are {several(len(self.sizes), 'file')}; use at most that many ranks, or "
                 "sampling_strategy='balanced', which splits the samples of all files"
             )
         return min(counts)
@@ -124,7 +125,7 @@ class FileSharesPlan(Plan):
             if count != usual:
                 files = self.files_of(rank, len(counts)).tolist()
                 listed = ", ".join(f"{names[file]}: {int(self.sizes[file])}" for file in files)
-                lines.append(f"rank {rank}: {count} samples, files: {listed or 'none'}")
+                lines.append(f"rank {rank}: {several(count, 'sample')}, files: {listed or 'none'}")
         return "\n".join(lines)
 
 

@@ -190,9 +190,9 @@ class Plan(ABC):
         segment = Segment(plan=self, epoch=epoch, world_size=world_size, batch_size=batch_size)
         if segment.num_batches == 0:
             raise EmptyEpochError(
-                f"num_batches=0 must be at least 1: {segment.num_left} samples give no batch of "
-                f"batch_size={batch_size} on each of world_size={world_size} ranks; use a smaller "
-                "batch size, fewer ranks, or tail='pad' or 'even'"
+                f"num_batches=0 must be at least 1: {several(segment.num_left, 'sample')} cannot "
+                f"fill a batch of batch_size={batch_size} on each of world_size={world_size} "
+                "ranks; use a smaller batch size, fewer ranks, or tail='pad' or 'even'"
             )
         return segment
 
@@ -352,6 +352,6 @@ def _check_count(past: PastSegment, deal: Deal) -> None:
     if past.num_batches > deal.num_batches:
         raise CursorFormatError(
             f"num_batches={past.num_batches} must be in [0, {deal.num_batches}], the number of "
-            f"batches on {past.world_size} ranks with batch size {past.batch_size}; this cursor "
-            "belongs to another plan"
+            f"batches on {several(past.world_size, 'rank')} with batch size {past.batch_size}; "
+            "this cursor belongs to another plan"
         )

@@ -50,7 +50,7 @@ def _consumed(trace: Trace) -> Lines:
     num_epochs = len({point.epoch for point in points})
     notes = []
     if num_epochs < trace.num_epochs:
-        notes.append(f"{num_epochs:,} of {trace.num_epochs:,} epochs are shown.")
+        notes.append(f"Shown: {num_epochs:,} of {several(trace.num_epochs, 'epoch')}.")
     if any(stretch.counted_end < stretch.end for stretch in trace.stretches):
         notes.append("Discarded steps are not shown.")
     changes = [trace.stretches[n] for n in spread(1, len(trace.stretches), _MOST_CHANGES)]

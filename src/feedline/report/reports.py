@@ -89,7 +89,7 @@ def _verdict_of_plan(counts: PlanReport, run: DryRun | None) -> Verdict:
     found = run.coverage
     num_resizes = len(run.parts) - 1
     if found.num_missing or found.num_repeated:
-        text = f"{found.num_missing:,} samples are missing and {found.num_repeated:,} repeated."
+        text = f"{several(found.num_missing, 'sample')} missing, {found.num_repeated:,} repeated."
         return Verdict(False, text)
     resizes = several(num_resizes, "resize")
     return Verdict(True, f"No sample is lost or repeated over {resizes}.")
@@ -109,7 +109,7 @@ def _facts_of_plan(counts: PlanReport, run: DryRun | None, *, is_budget: bool) -
         facts += [
             Fact("batches per rank", counts.num_batches),
             Fact("steps in the epoch", counts.num_steps),
-            Fact("epochs", counts.epochs, note=f"{counts.num_steps_of_run:,} steps"),
+            Fact("epochs", counts.epochs, note=several(counts.num_steps_of_run, "step")),
         ]
     if counts.num_chunks is not None:
         note = f"{counts.preload} in a window" if counts.preload else ""

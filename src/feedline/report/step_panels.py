@@ -173,7 +173,7 @@ def tail_panel(trace: Trace, tail: str, num_dropped: int, num_padded: int) -> Pa
     title = f"Samples of each rank in step {trace.columns[last].step}, the last one"
     if any(cell.num_real is None for cell in shown.values()):
         num_batches = max(cell.num_batches for cell in shown.values())
-        title += f": its first {num_batches:,} batches"
+        title += f": its first {several(num_batches, 'batch', 'batches')}"
     num_alive = trace.stretches[trace.columns[last].stretch].world_size
     bars = Bars(
         title=title,
@@ -185,6 +185,6 @@ def tail_panel(trace: Trace, tail: str, num_dropped: int, num_padded: int) -> Pa
         ],
     )
     text = (
-        f"{_TAILS.get(tail, '')} {num_dropped:,} samples are dropped and {num_padded:,} are padded."
+        f"{_TAILS.get(tail, '')} {several(num_dropped, 'sample')} dropped, {num_padded:,} padded."
     )
     return Panel("tail", "Tail and padding", text.strip(), [bars])

@@ -24,6 +24,7 @@ from feedline.runs.consumption_log import read_log_header
 from feedline.runs.log_records import is_log
 from feedline.runs.run_config import RunConfig
 from feedline.runs.run_config_data import SourceInfo, sources_from
+from feedline.words import several
 
 _MOST_LISTED = 20
 _MOST_SAMPLES = 2**48
@@ -71,8 +72,8 @@ def audit_logs(
     epochs = np.unique(np.concatenate(tables)).tolist()
     if not epochs:
         raise InvalidValueError(
-            f"{len(found)} logs contain 0 batches that count but must contain at least 1; pass the "
-            "logs of all runs"
+            f"found 0 batches that count in {several(len(found), 'log')} but need at least 1; pass "
+            "the logs of all runs"
         )
     return AuditResult(
         num_logs=len(found),
@@ -97,8 +98,8 @@ def audit_config(paths: Iterable[str | os.PathLike[str]], config: RunConfig) -> 
             is_same = sum(mine) == sum(size for size in others if isinstance(size, int))
         if others != [None] and not is_same:
             raise InvalidValueError(
-                f"the config's data has {_added(mine)} samples but must have {_added(others)}, as "
-                f"in {path}; pass the config of this training"
+                f"the config's data has {several(_added(mine), 'sample')} but must have "
+                f"{_added(others)}, as in {path}; pass the config of this training"
             )
         if not config.plan.has_equal_batches and "batch_size" not in info:
             raise InvalidValueError(

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from feedline.errors import DamagedDataError, InvalidValueError, MissingDataError, StoreError
+from feedline.words import several
 
 FORMAT = "feedline-log-1"
 MAX_CONTENT = 2**28
@@ -78,7 +79,7 @@ def encode_batch(
         if given.shape != samples.shape or given.dtype != np.bool_:
             raise InvalidValueError(
                 f"is_real has shape {given.shape} and holds {given.dtype} but must be a bool for "
-                f"each of {len(samples)} samples"
+                f"each of {several(len(samples), 'sample')}"
             )
         if not given.all():
             marks, flags = np.packbits(given).tobytes(), _HAS_MARKS

@@ -10,6 +10,7 @@ import numpy as np
 from feedline.errors import InvalidValueError, check_integer
 from feedline.plan import Cursor, PastSegment, Replay
 from feedline.runs.run_config import RunConfig
+from feedline.words import several
 
 _MOST_EPOCHS = 100
 
@@ -81,12 +82,13 @@ def samples_of_step(
     replay = _replay(config, epoch, cursor)
     num_steps = -(-replay.num_batches // config.grad_acc_steps)
     step = check_integer(
-        "step", step, 0, num_steps - 1, remedy=f"epoch {epoch} has {num_steps} steps"
+        "step", step, 0, num_steps - 1, remedy=f"epoch {epoch} has {several(num_steps, 'step')}"
     )
     first = step * config.grad_acc_steps
     numbers = range(first, min(first + config.grad_acc_steps, replay.num_batches))
     ranks = replay.world_size_at(first)
-    rank = check_integer("rank", rank, 0, ranks - 1, remedy=f"step {step} has {ranks} ranks")
+    remedy = f"step {step} has {several(ranks, 'rank')}"
+    rank = check_integer("rank", rank, 0, ranks - 1, remedy=remedy)
     samples = []
     for number in numbers:
         batch = replay.batch(rank=rank, number=number)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from feedline.errors import DamagedDataError, InvalidValueError, check_sequence
 from feedline.store.zarr_arrays import ZarrArray, damage_in, open_zarr, plain_codecs, read_whole
 from feedline.store.zarr_store import CsrPart, CsrStore, DensePart, DenseStore, may_lack_columns
+from feedline.words import several
 
 
 def open_anndata(
@@ -144,7 +145,7 @@ def _list_of(folder: Path, name: str, array: Any, num_rows: int) -> NDArray[Any]
     if array.shape[:1] != (num_rows,):
         raise DamagedDataError(
             f"{folder}: obs/{name} has {'×'.join(map(str, array.shape))} values but the matrix has "
-            f"{num_rows} rows"
+            f"{several(num_rows, 'row')}"
         )
     return read_whole(array)
 

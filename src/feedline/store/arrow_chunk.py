@@ -15,6 +15,7 @@ from feedline.errors import DamagedDataError, FeedlineError
 from feedline.store.chunk import OpenChunk
 from feedline.store.extras import import_arrow
 from feedline.store.mapped import map_file
+from feedline.words import several
 
 _OTHERS = "select other columns with columns=[...]"
 # Parquet may tell of many equal values in few bytes, so only absurd claims can be told from true
@@ -109,7 +110,7 @@ def _read_row_group(
         raise DamagedDataError(f"{path}: row group {group} {found}; write smaller row groups")
     table = file.read_row_group(group, columns=names, use_threads=False)
     if table.num_rows != num_rows:
-        found = f"has {table.num_rows} samples but claims {num_rows}"
+        found = f"has {several(table.num_rows, 'sample')} but claims {num_rows}"
         raise DamagedDataError(f"{path}: row group {group} {found}; write it again")
     return table
 
@@ -202,7 +203,8 @@ def _values(arrow: Any, where: str, array: Any) -> NDArray[Any]:
     """Return an Arrow array without nulls as numpy's, with an axis for each level of lists."""
     if array.null_count:
         raise DamagedDataError(
-            f"{where} has {array.null_count} nulls and must have none; fill them, or {_OTHERS}"
+            f"{where} has {several(array.null_count, 'null')} and must have none; fill them, or "
+            f"{_OTHERS}"
         )
     if not _is_list(arrow, array.type):
         values: NDArray[Any] = array.to_numpy(zero_copy_only=False)

@@ -11,6 +11,7 @@ from pathlib import Path
 from feedline.errors import DamagedDataError, MissingDataError
 from feedline.store.manifest import ChunkFile
 from feedline.store.paths import files_of
+from feedline.words import several
 
 _BYTES_AT_ONCE = 2**20
 _WHOLE_BYTES = 2**18
@@ -72,8 +73,8 @@ def check_file(
         num_bytes = sum(file.stat().st_size for file in files)
         if recorded.num_bytes is not None and num_bytes != recorded.num_bytes:
             raise DamagedDataError(
-                f"{path}: has {num_bytes} bytes and was written with {recorded.num_bytes}; it is "
-                "truncated or was replaced; restore it or pack again"
+                f"{path}: has {several(num_bytes, 'byte')} and was written with "
+                f"{recorded.num_bytes}; it is truncated or was replaced; restore it or pack again"
             )
         if recorded.checksum is not None:
             checksum, _ = checksum_files(files, on_bytes)

@@ -26,6 +26,7 @@ from feedline.store.formats import is_grouped, open_chunk
 from feedline.store.manifest import ChunkFile, Manifest, read_manifest
 from feedline.store.paths import file_in, files_of
 from feedline.store.protocol import Store, check_rows
+from feedline.words import several
 
 _NUM_DIGEST_THREADS = 8
 _MAX_PARTS = 256
@@ -309,5 +310,5 @@ def _digest(parts: Iterable[str], size: int = 8) -> str:
 def _check_count(path: Path, found: int, recorded: int) -> None:
     if found != recorded:
         raise DamagedDataError(
-            f"{path}: has {found} samples, but metadata.json says {recorded}; pack again"
+            f"{path}: has {several(found, 'sample')}, but metadata.json says {recorded}; pack again"
         )

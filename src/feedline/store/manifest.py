@@ -23,6 +23,7 @@ from feedline.errors import (
 from feedline.store.columns import Column
 from feedline.store.paths import check_relative
 from feedline.store.writing import open_whole
+from feedline.words import several
 
 MANIFEST_NAME = "metadata.json"
 FORMAT = "feedline.folder"
@@ -64,7 +65,7 @@ class ChunkFile:
             groups = tuple(check_integer("groups", size, 0, _MAX_SAMPLES) for size in groups)
             if sum(groups) != entry["samples"]:
                 raise InvalidValueError(
-                    f"groups have {sum(groups)} samples but must have {entry['samples']}"
+                    f"groups have {several(sum(groups), 'sample')} but must have {entry['samples']}"
                 )
         return cls(
             path=entry["path"],

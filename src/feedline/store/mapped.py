@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.errors import DamagedDataError, MissingDataError, StoreError, UnsafeDataError
+from feedline.words import several
 
 _MAX_AXES = 32
 _MAX_NUMBER = 2**62
@@ -76,8 +77,9 @@ def view(
         strides = _check_numbers(path, what, "strides", strides)
     if len(strides) != len(shape):
         raise DamagedDataError(
-            f"{path}: {what!r} has {len(shape)} axes but {len(strides)} strides, and must have "
-            "equally many; it is damaged; write this chunk again"
+            f"{path}: {what!r} has {several(len(shape), 'axis', 'axes')} but "
+            f"{several(len(strides), 'stride')}, and must have equally many; it is damaged; write "
+            "this chunk again"
         )
     is_empty = 0 in shape
     steps = zip(shape, strides, strict=True)
@@ -91,7 +93,7 @@ def view(
     row_bytes = dtype.itemsize * math.prod(shape[1:])
     if not is_empty and row_bytes > bytes_.size:
         raise DamagedDataError(
-            f"{path}: each sample of {what!r} has {row_bytes} bytes but the file has "
+            f"{path}: each sample of {what!r} has {several(row_bytes, 'byte')} but the file has "
             f"{bytes_.size}; write this chunk again with values that are not repeated by strides"
         )
     try:
@@ -120,8 +122,8 @@ def _empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
 def _check_numbers(path: Path, what: str, name: str, numbers: Sequence[Any]) -> tuple[int, ...]:
     if len(numbers) > _MAX_AXES:
         raise DamagedDataError(
-            f"{path}: {what!r} has {name} with {len(numbers)} axes and must have at most "
-            f"{_MAX_AXES}; write this chunk again"
+            f"{path}: {what!r} has {name} with {several(len(numbers), 'axis', 'axes')} and must "
+            f"have at most {_MAX_AXES}; write this chunk again"
         )
     for number in numbers:
         if type(number) is not int or not 0 <= number <= _MAX_NUMBER:

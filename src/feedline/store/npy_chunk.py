@@ -15,6 +15,7 @@ from feedline.store.chunk import OpenChunk
 from feedline.store.columns import TYPE_NAMES, dtype_named
 from feedline.store.mapped import map_file, view
 from feedline.store.paths import file_in
+from feedline.words import several
 
 _SUFFIX = ".npy"
 _MAGIC = b"\x93NUMPY"
@@ -78,8 +79,8 @@ def _map_array(path: Path) -> NDArray[Any]:
     array = view(bytes_, path=path, what="data", offset=offset, **_parse_header(path, text))
     if offset + array.nbytes != bytes_.size:
         raise DamagedDataError(
-            f"{path}: has {bytes_.size} bytes but its header describes {offset + array.nbytes}; "
-            "write one array to each file"
+            f"{path}: has {several(bytes_.size, 'byte')} but its header describes "
+            f"{offset + array.nbytes}; write one array to each file"
         )
     return array
 

@@ -20,6 +20,7 @@ from feedline.store.gather import RowSource
 from feedline.store.mapped import map_file, view
 from feedline.store.npy_chunk import open_npy
 from feedline.store.protocol import Store, check_rows
+from feedline.words import several
 
 _TYPE_NAMES = ("uint16", "uint32", "int32", "int64", "uint64", "int16", "uint8", "int8")
 
@@ -175,8 +176,9 @@ def _map_bin(path: Path, dtype_name: str) -> NDArray[Any]:
     bytes_ = map_file(path)
     if bytes_.size % dtype.itemsize:
         raise DamagedDataError(
-            f"{path}: has {bytes_.size} bytes, which must be a multiple of the {dtype.itemsize} of "
-            f"each {dtype_name} token; pass the dtype that it was written with, or write it again"
+            f"{path}: has {several(bytes_.size, 'byte')}, which must be a multiple of the "
+            f"{dtype.itemsize} of each {dtype_name} token; pass the dtype that it was written "
+            "with, or write it again"
         )
     shape = (bytes_.size // dtype.itemsize,)
     return view(bytes_, path=path, what="tokens", dtype=dtype, shape=shape, offset=0)

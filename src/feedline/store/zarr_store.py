@@ -15,6 +15,7 @@ from feedline.store.matrix import Indices, Request, rows_by_part, rows_of_reques
 from feedline.store.pool import GrowingPool
 from feedline.store.runs import copy_runs, runs_of
 from feedline.store.zarr_arrays import ZarrArray, read_runs
+from feedline.words import several
 
 Buffers = tuple[NDArray[Any], ...]
 
@@ -70,8 +71,8 @@ class CsrPart:
             )
         if sizes.max(initial=0) > self.num_columns:
             raise DamagedDataError(
-                f"{self.name}: a row has {sizes.max()} values but there are {self.num_columns} "
-                "columns"
+                f"{self.name}: a row has {several(sizes.max(), 'value')} but there are "
+                f"{self.num_columns} columns"
             )
         if self.indices.dtype.kind not in "iu":
             raise DamagedDataError(

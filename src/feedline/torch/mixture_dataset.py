@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch.utils.data import Dataset, IterableDataset
 
 from feedline.errors import InvalidValueError
+from feedline.words import several
 
 
 class MapSource(Protocol):
@@ -109,8 +110,8 @@ class MixtureDataset(Dataset[Any]):
             kind = f"a {type(fetched).__name__}{length}"
             raise InvalidValueError(
                 f"__getitems__ of source {self.names[source]!r} returned {kind} for "
-                f"{len(indices)} indices but must return a list with one item for each; "
-                "collate in the loader's collate_fn"
+                f"{several(len(indices), 'index', 'indices')} but must return a list with one item "
+                "for each; collate in the loader's collate_fn"
             )
         return list(fetched)
 
@@ -182,8 +183,8 @@ def _check_names(names: Sequence[str] | None, num_sources: int) -> list[str]:
     listed = list(names)
     if len(listed) != num_sources:
         raise InvalidValueError(
-            f"names={listed} has {len(listed)} names but must have {num_sources}, one for each "
-            "dataset"
+            f"names={listed} has {several(len(listed), 'name')} but must have {num_sources}, one "
+            "for each dataset"
         )
     if repeated := sorted({name for name in listed if listed.count(name) > 1}):
         raise InvalidValueError(

@@ -13,6 +13,7 @@ import torch
 
 from feedline.errors import InvalidValueError
 from feedline.plan import PastSegment, Plan, Segment
+from feedline.words import several
 
 _MAX_HISTORY = 256
 _MAX_WORKERS = 256
@@ -77,9 +78,9 @@ class SharedPass:
         num_past = int(words[_NUM_PAST])
         if num_past > _MAX_HISTORY:
             raise InvalidValueError(
-                f"the state has {num_past} changes of the number of ranks or the batch size in one "
-                f"epoch but workers support at most {_MAX_HISTORY}; finish the epoch with "
-                "num_workers=0"
+                f"the state has {several(num_past, 'change')} of the number of ranks or the batch "
+                f"size in one epoch but workers support at most {_MAX_HISTORY}; finish the epoch "
+                "with num_workers=0"
             )
         past = words[_HISTORY:].reshape(-1, 3)[:num_past].tolist()
         history = tuple(PastSegment(*numbers) for numbers in past)

@@ -12,6 +12,7 @@ from feedline.errors import DamagedDataError, InvalidValueError
 from feedline.packing.anndata.nodes import Node, Scan
 from feedline.packing.rows import Ragged, SourceFault
 from feedline.store.zarr_store import may_lack_columns
+from feedline.words import several
 
 #: Columns are kept as int32, and rows of a block are counted at once.
 MAX_COLUMNS = 2**31 - 1
@@ -53,8 +54,8 @@ class SparseMatrix:
             first, last = int(edges[0]), int(edges[-1])
             if last - first > max_values:
                 raise InvalidValueError(
-                    f"{self.where}: row {start} has {last - first} values, which must be at most "
-                    f"{max_values}; use a larger memory_budget"
+                    f"{self.where}: row {start} has {several(last - first, 'value')}, which must "
+                    f"be at most {max_values}; use a larger memory_budget"
                 )
             columns = self._check_columns(indices.read(first, last), start, stop)
             # What was read is held for longer than the next block, so it is not shared.
@@ -93,7 +94,8 @@ class SparseMatrix:
         most = np.diff(edges).max()
         if most > self.num_columns:
             raise DamagedDataError(
-                f"{self.where}: a row has {most} values but there are {self.num_columns} columns"
+                f"{self.where}: a row has {several(most, 'value')} but there are "
+                f"{several(self.num_columns, 'column')}"
             )
         return edges
 
@@ -167,6 +169,6 @@ def _check_shape(node: Node, shape: Any) -> tuple[int, int]:
         )
     if not 1 <= shape[1] <= MAX_COLUMNS:
         raise SourceFault(
-            f"{node.where}: has {shape[1]} columns, which must be in [1, {MAX_COLUMNS}]"
+            f"{node.where}: has {several(shape[1], 'column')}, which must be in [1, {MAX_COLUMNS}]"
         )
     return shape[0], shape[1]
