@@ -297,7 +297,7 @@ BAD_SOURCES = {
     "text": (parquet_of(x=[1], name=["a"]), "'name' is of type string at row 0"),
     "null": (parquet_of(x=[1, None, 3]), "'x' has no value at row 1"),
     "null-in-list": (parquet_of(x=[[1, 2], [3, None]]), "'x' has no value at row 1"),
-    "ragged": (parquet_of(x=[[1, 2], [3, 4], [5]]), "'x' has 1 values at row 2 but 2"),
+    "ragged": (parquet_of(x=[[1, 2], [3, 4], [5]]), "'x' has 1 value at row 2 but 2"),
     "struct": (parquet_of(x=[{"a": 1}]), "'x' is of type struct"),
     "csv-text": (text_of("a.csv", "x,s\n1,a\n"), "'s' is of type string"),
     "csv-null": (text_of("a.csv", "x,y\n1,2\n3,\n"), "'y' has no value at row 1"),

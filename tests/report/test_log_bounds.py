@@ -88,7 +88,7 @@ def test_many_epochs_give_a_small_page(tmp_path: Path) -> None:
     report = report_logs([write_log(tmp_path / "a.log", batches, num_samples=2)])
     assert len(render(report)) < MOST_BYTES
     share = chart_of(report, "coverage", "Share")
-    assert share["note"] == "500 of 1,000 epochs are shown."
+    assert share["note"] == "Shown: 500 of 1,000 epochs."
     assert (share["x"][0], share["x"][-1]) == (0, 1000)
     table = chart_of(report, "audit", "Epochs")
     assert len(table["rows"]) == 200

@@ -133,7 +133,7 @@ def test_only_the_selected_columns_are_read(tmp_path: Path, ending: str) -> None
 @pytest.mark.parametrize(
     ("values", "type_", "message"),
     [
-        ([1, None], None, "has 1 nulls and must have none; fill them"),
+        ([1, None], None, "has 1 null and must have none; fill them"),
         ([[1, None]], pa.list_(pa.int64(), 2), "has 1 nulls"),
         ([[1, 2], None], pa.list_(pa.int64(), 2), "has 1 nulls"),
         ([[1], None], None, "has 1 nulls"),

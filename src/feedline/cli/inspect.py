@@ -127,9 +127,8 @@ def _shown(name: str, value: Any) -> str:
 
 def _print_fit(fit: Fit, against: Path | None) -> None:
     if fit.is_fit:
-        click.echo(
-            f"fits {against}: {several(fit.num_batches_left, 'batch', 'batches')} of the epoch left"
-        )
+        left = several(fit.num_batches_left or 0, "batch", "batches")
+        click.echo(f"fits {against}: {left} of the epoch left")
         return
     click.echo(f"does not fit {against}")
     if not fit.differences:

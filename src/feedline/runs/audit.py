@@ -98,7 +98,7 @@ def audit_config(paths: Iterable[str | os.PathLike[str]], config: RunConfig) -> 
             is_same = sum(mine) == sum(size for size in others if isinstance(size, int))
         if others != [None] and not is_same:
             raise InvalidValueError(
-                f"the config's data has {several(_added(mine), 'sample')} but must have "
+                f"the config's data has {_added(mine)} samples but must have "
                 f"{_added(others)}, as in {path}; pass the config of this training"
             )
         if not config.plan.has_equal_batches and "batch_size" not in info:
