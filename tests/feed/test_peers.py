@@ -94,7 +94,7 @@ def test_launched_processes_without_a_group_are_refused_at_first_use(
     monkeypatch.setenv(name, "2")
     loader = DataLoader(list(range(10)), batch_size=2)
     for use in (lambda: iter(loader), lambda: len(loader), loader.num_batches_left):
-        with pytest.raises(InvalidValueError, match=f"{name}=2 says that 2 processes were launch"):
+        with pytest.raises(InvalidValueError, match=f"{name}=2 means that 2 processes were launch"):
             use()
     with pytest.raises(InvalidValueError, match="pass num_replicas and rank"):
         list(DistributedSampler(range(10)))

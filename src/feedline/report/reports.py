@@ -54,7 +54,7 @@ def report_config(
         >>> config = RunConfig.from_dict({"batch_size": 8, "data": {"samples": 1000}})
         >>> report = report_config(config, resize=[4, 3, 5])
         >>> report.origin, report.verdict.text
-        ('simulation', 'Nothing is lost and nothing is repeated over 2 resizes.')
+        ('simulation', 'No sample is lost or repeated over 2 resizes.')
     """
     counts = report_plan(config, epoch)
     run = None if resize is None else dry_run(config, resize, epoch)

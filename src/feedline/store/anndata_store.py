@@ -35,7 +35,7 @@ def open_anndata(
         >>> open_anndata("nowhere.zarr")
         Traceback (most recent call last):
             ...
-        feedline.errors.MissingDataError: nowhere.zarr: there is no such folder
+        feedline.errors.MissingDataError: nowhere.zarr: does not exist; check the path
     """
     listed = [paths] if isinstance(paths, str | os.PathLike) else check_sequence("paths", paths)
     folders = [Path(path) for path in listed]

@@ -98,8 +98,8 @@ def pack_anndata(
         >>> pack_anndata("nowhere.h5ad", "packed.zarr")
         Traceback (most recent call last):
             ...
-        feedline.errors.InvalidValueError: source='nowhere.h5ad' must be a file or a zarr folder, \
-and there is none
+        feedline.errors.InvalidValueError: source='nowhere.h5ad' does not exist; it must be a \
+file or a zarr folder
     """
     paths = _check_sources(sources)
     names = None if obs is None else _check_names(obs, str(paths[0]))
