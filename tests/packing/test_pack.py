@@ -7,6 +7,7 @@ import importlib.util
 import itertools
 import json
 import math
+import re
 import sys
 from collections.abc import Callable
 from fractions import Fraction
@@ -134,7 +135,7 @@ def test_a_source_that_changes_while_it_is_read_is_refused(
         write(*arguments)
 
     monkeypatch.setattr(chunk_writer, "write_chunk", write_late)
-    with pytest.raises(PackError, match="changed during packing"):
+    with pytest.raises(PackError, match=f"{re.escape(str(source))}: has changed during packing"):
         pack(source, tmp_path / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["source"]
 
@@ -318,7 +319,7 @@ BAD_SOURCES = {
     "records-none": (records_of({"x": None}), "'x' is of type object"),
     "records-far": (records_of(*[{"x": 1}] * 5000, {"x": 1.0}), "column 'x' is float64"),
     "no-records": (records_of(), "0 rows"),
-    "no-rows": (text_of("a.csv", "x,y\n"), "0 rows"),
+    "no-rows": (text_of("a.csv", "x,y\n"), "a.csv: has 0 rows"),
     "no-bytes": (text_of("a.jsonl", ""), "0 rows"),
     "npy-objects": (lambda f: np.array([None]), "type object"),
     "npy-complex": (lambda f: {"x": np.zeros(3, complex)}, "type complex128"),

@@ -220,7 +220,7 @@ def test_a_file_that_is_no_cursor_is_refused_and_left_alone(content: str, tmp_pa
     path = tmp_path / "cursor.json"
     FILES[content](path)
     before = path.read_bytes()
-    refusal(lambda: Cursor.load(path))
+    assert str(path) in refusal(lambda: Cursor.load(path))
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
 

@@ -163,7 +163,7 @@ def mixture_with(**entry: Any) -> dict[str, Any]:
         (mixture_with(weight="x"), r"data.mixture\[1\].weight='x'"),
         (mixture_with(weight=float("nan")), r"data.mixture\[1\].weight=nan"),
         (mixture_with(samples=-1), r"data.mixture\[1\].samples=-1"),
-        (mixture_with(name="a"), r"data.mixture\[1\].name='a' comes twice"),
+        (mixture_with(name="a"), r"data.mixture\[1\].name='a' appears twice"),
         (mixture_with(name=""), r"data.mixture\[1\].name='' must be a string"),
         (mixture_with(samples=0), "data.mixture: weights"),
         (

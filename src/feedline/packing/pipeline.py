@@ -174,7 +174,11 @@ def _first_columns(source: Source) -> list[Column]:
     for batch in source.batches(0):
         if batch.num_rows:
             return columns_of(batch.arrays, {})
-    raise SourceFault("source has 0 rows and must have at least 1; check the source")
+    files = source.identity.get("files", ())
+    where = f"{files[0][0]}: " if len(files) == 1 else f"{several(len(files), 'file')}: "
+    raise SourceFault(
+        f"{where if files else 'source '}has 0 rows and must have at least 1; check the source"
+    )
 
 
 def _num_samples_at_start(chunks: dict[int, ChunkFile]) -> int:

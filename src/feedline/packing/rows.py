@@ -192,8 +192,14 @@ def describe_files(kind: str, paths: Iterable[Path]) -> dict[str, Any]:
 def check_unchanged(identity: dict[str, Any]) -> None:
     """Raise if files changed since `describe_files` described them."""
     paths = [Path(path) for path, *_ in identity.get("files", ())]
-    if paths and describe_files(identity["kind"], paths) != identity:
-        raise SourceFault("source has changed during packing; pack again when it is complete")
+    if not paths:
+        return
+    now = describe_files(identity["kind"], paths)["files"]
+    changed = [file for file, same in zip(now, identity["files"], strict=True) if file != same]
+    if changed:
+        raise SourceFault(
+            f"{changed[0][0]}: has changed during packing; pack again when it is complete"
+        )
 
 
 def _arrays_of(column: NDArray[Any] | Ragged) -> tuple[NDArray[Any], ...]:

@@ -168,7 +168,10 @@ class Cursor:
             raise CursorFormatError(
                 f"{os.fspath(path)} is not text, so it is not a cursor; pass a cursor file"
             ) from None
-        return cls.from_json(text)
+        try:
+            return cls.from_json(text)
+        except CursorFormatError as error:
+            raise CursorFormatError(f"{os.fspath(path)}: {error}") from None
 
     def check_fields(self, fields: Mapping[str, Any]) -> None:
         """Raise `PlanMismatchError`, with every differing field, unless `fields` are the same."""

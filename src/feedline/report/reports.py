@@ -229,7 +229,7 @@ def _facts_of_logs(result: AuditResult, runs: list[Run]) -> list[Fact]:
         Fact("ranks", in_turn([run.world_size for run in runs])),
         Fact("epochs", len(result.epochs)),
         Fact("samples that count", num_counted, note=padding),
-        Fact("thrown away", num_received - num_counted, note="repeated by the next run"),
+        Fact("discarded", num_received - num_counted, note="repeated by the next run"),
         Fact("spent waiting for data", wait, note="all ranks together"),
     ]
 

@@ -131,7 +131,8 @@ class ConsumptionLog:
     def _append(self, content: bytes) -> None:
         if len(content) > MAX_CONTENT:
             raise InvalidValueError(
-                f"a record of {len(content)} bytes must have at most {MAX_CONTENT}; split it"
+                f"{self.path}: a record of {len(content)} bytes must have at most {MAX_CONTENT}; "
+                "split it"
             )
         if self._file.closed:
             raise InvalidValueError(f"log={self.path} is closed and must be open; open it again")

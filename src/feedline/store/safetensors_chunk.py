@@ -71,13 +71,13 @@ def write_safetensors(
         code = _CODES.get(type_name)
         if code is None or dtype_named(type_name).itemsize != array.dtype.itemsize:
             raise InvalidValueError(
-                f"{name!r} has type {type_name!r:.80}, carried by {array.dtype}, and must have one "
-                f"of {', '.join(_CODES)}; convert it"
+                f"{path}: {name!r} has type {type_name!r:.80}, carried by {array.dtype}, and must "
+                f"have one of {', '.join(_CODES)}; convert it"
             )
         if array.ndim == 0 or name == _METADATA:
             raise InvalidValueError(
-                f"{name!r} has {array.ndim} axes and must have at least 1, and any name but "
-                f"{_METADATA!r}; reshape or rename it"
+                f"{path}: {name!r} has {array.ndim} axes and must have at least 1, and any name "
+                f"but {_METADATA!r}; reshape or rename it"
             )
         begin, end = end, end + array.nbytes
         entries[name] = {"dtype": code, "shape": list(array.shape), "data_offsets": [begin, end]}
@@ -85,8 +85,8 @@ def write_safetensors(
     header += b" " * (-(8 + len(header)) % _ALIGNMENT)
     if len(header) > _MAX_HEADER:
         raise InvalidValueError(
-            f"the header has {len(header)} bytes and must have at most {_MAX_HEADER}; write fewer "
-            "columns"
+            f"{path}: the header has {len(header)} bytes and must have at most {_MAX_HEADER}; "
+            "write fewer columns"
         )
     with open(path, "wb") as file:
         file.write(len(header).to_bytes(8, "little") + header)
