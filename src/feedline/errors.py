@@ -107,7 +107,7 @@ class MissingDataError(StoreError, FileNotFoundError):
 
 
 class DamagedDataError(StoreError, ValueError):
-    """A file does not hold what it should: it is cut short, altered, or of another shape."""
+    """A file is not as expected: it is truncated, changed, or has another shape."""
 
 
 class UnsafeDataError(StoreError, ValueError):
@@ -123,7 +123,7 @@ def check_integer(
 ) -> int:
     """Return `value` as an int in `[low, high]`, or raise an error that names the bound.
 
-    None stands for no bound on that side.
+    None means no bound on that side.
 
     Examples:
         >>> check_integer("batch_size", 32, 1)

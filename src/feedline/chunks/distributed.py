@@ -63,7 +63,7 @@ class DistributedSampler(PlannedSampler):
         self._sampler = copy.deepcopy(sampler)
         self.has_position = isinstance(sampler, WindowSampler)
         if not self.has_position and sampler.rng is not None:
-            # Each rank has a stream of its own; all of them leave the caller's generator alone.
+            # Each rank has its own stream; the caller's generator is not used.
             self._sampler.rng = copy.deepcopy(sampler.rng).spawn(self.rank + 1)[-1]
 
     @property

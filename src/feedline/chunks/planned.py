@@ -148,7 +148,7 @@ class PlannedSampler(Sampler):
         self._position.load_state_dict(state)
 
     def __getstate__(self) -> dict[str, Any]:
-        # A copy has a position of its own; its plan, which may hold the data, is made anew.
+        # A copy has its own position; its plan, which may hold the data, is made again.
         position = copy.copy(self._position)
         position.plan = None
         return {**self.__dict__, "_position": position, "_planned_for": None}

@@ -134,7 +134,7 @@ def request_of(block: Block, offset: int, chunk_size: int, first_chunk: int) -> 
     that are needed twice are read once. All arrays are new: nothing is shared with other requests.
     """
     rows, places = np.unique(block.indices, return_inverse=True)
-    # A slice ends where a row is left out, and where a chunk does.
+    # A slice ends where a row is skipped, and where a chunk ends.
     chunks = (rows + (offset - first_chunk)) // chunk_size
     is_cut = (np.diff(rows) != 1) | (np.diff(chunks) != 0)
     edges = [0, *(np.flatnonzero(is_cut) + 1).tolist(), len(rows)]

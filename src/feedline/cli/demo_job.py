@@ -58,7 +58,7 @@ class Training:
         self.model = DistributedDataParallel(layers)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.01)
         data = MixtureDataset([PackedSource(folder / name) for name in SOURCES], list(SOURCES))
-        # In proportion to their sizes, both sources are gone through once in an epoch.
+        # In proportion to their sizes, both sources are consumed once in an epoch.
         sampler = MixtureSampler(data.cumulative_sizes, list(SOURCES.values()), seed=7)
         loader: Any = DataLoader(data, LOCAL_BATCH_SIZE, sampler=sampler, num_workers=1)
         if drop_one and self.rank == size - 1:

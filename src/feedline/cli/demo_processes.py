@@ -56,7 +56,7 @@ class Job:
         for pid in pids:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        # Ranks lead groups of their own: so even a worker that was just being started is found.
+        # Ranks lead their own groups, so even a worker that is just starting is found.
         for group in groups - {os.getpgid(0)}:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(group, signal.SIGKILL)

@@ -162,7 +162,7 @@ class SequentialBucketSampler(DocumentedState, BucketSampler):
 
 @dataclass(frozen=True)
 class _CalculatorBatch:
-    """Batch sizes as a calculator gives them."""
+    """Batch sizes from a calculator."""
 
     calculator: Any
     base_resolution: tuple[int, int]

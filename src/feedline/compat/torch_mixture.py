@@ -104,7 +104,7 @@ class TorchMixturePlan(Plan):
                     f"sizes[{source}]={size} must be at least world_size={world_size} with "
                     "drop_last=True; use drop_last=False, or order='feedline'"
                 )
-        # An empty source draws nothing, whatever its target.
+        # An empty source draws nothing, for any target.
         return [max(0, n) if size else 0 for n, size in zip(counts, self.sizes, strict=True)]
 
     def rank_sizes(self, world_size: int) -> list[int]:

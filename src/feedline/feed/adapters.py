@@ -36,7 +36,7 @@ def recorder_for(log: Any, loader: Any) -> Any:
 def torch_worker() -> tuple[int, int]:
     """Return the number of this worker of torch's DataLoader and the number of workers.
 
-    A worker has imported torch, so nothing is imported here. Outside of workers it is (0, 0).
+    A worker has imported torch, so nothing is imported here. Outside workers it is (0, 0).
     """
     module = sys.modules.get("torch.utils.data")
     info = None if module is None else module.get_worker_info()

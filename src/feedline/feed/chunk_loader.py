@@ -103,7 +103,7 @@ class ChunkLoader(PlannedLoader):
         self._convert = output
         self._reader = reader or partial(_in_thread, check_integer("num_ahead", num_ahead, 0))
         self._guard = Guard(desync_guard, desync_timeout)
-        # Who they are is looked up at the first use; what they cannot be is told now.
+        # The ranks are looked up at the first use; wrong arguments are refused now.
         as_peers(**ranks)
         self._ranks = {name: given for name, given in ranks.items() if given not in (None, "auto")}
         if getattr(sampler, "peers", None) is not None and self._ranks:
@@ -139,7 +139,7 @@ class ChunkLoader(PlannedLoader):
         itself = "" if self._has_position else ", or its own where it shares rows out itself"
         raise InvalidValueError(
             f"world_size={found.world_size} must be 1 for sampler={type(self.sampler).__name__}, "
-            "which would give all rows to every rank; wrap it in "
+            "which would read all rows on every rank; wrap it in "
             "feedline.chunks.DistributedSampler(sampler, dist_info=...), or pass num_replicas=1 "
             f"and rank=0 if each process should read all rows{itself}"
         )

@@ -78,7 +78,7 @@ class ForeignLoader:
         self.loader = loader
         #: How many batches are taken together.
         self.group_size = 1
-        #: Whatever the number of batches depends on: the place in a state is refused with others.
+        #: The sizes that the number of batches depends on: a state with other sizes is refused.
         self.sizes: dict[str, int | None] = {}
         self._has_state = bool(_method(loader, "state_dict") and _method(loader, "load_state_dict"))
         self._peers = as_peers() if peers is None else peers
@@ -345,12 +345,12 @@ def _method(owner: Any, name: str) -> Callable[..., Any] | None:
 
 
 def _draws_anew(part: Any) -> bool:
-    """Return whether a sampler of torch draws an order that nobody can repeat."""
+    """Return whether a torch sampler draws an order that cannot be repeated."""
     kinds = ("RandomSampler", "SubsetRandomSampler", "WeightedRandomSampler")
     return type(part).__module__.startswith("torch.") and type(part).__name__ in kinds
 
 
 def _count(owner: Any, name: str) -> int | None:
-    """Return a count that an object tells of itself, if it does."""
+    """Return a count attribute of an object, if it has one."""
     found = getattr(owner, name, None)
     return found if isinstance(found, int) and not isinstance(found, bool) and found > 0 else None

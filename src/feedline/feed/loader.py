@@ -152,7 +152,7 @@ class PlannedLoader(ABC):
     ) -> None:
         self._position = position
         self.batching = batching
-        #: What takes note of every batch, if anything.
+        #: The recorder of every batch, if any.
         self.log: Recorder | None = recorder_for(log, self)
         #: Returns the number of the step that a batch is for; a clock sets it.
         self.log_step: Callable[[], int] | None = None

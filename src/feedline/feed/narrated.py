@@ -65,7 +65,7 @@ class NarratedBatches(Iterator[Any]):
 
 
 def _where(running: Pass) -> str:
-    """Return the plan, the ranks, the batches, the tail and the starting point in words."""
+    """Return a text with the plan, the ranks, the batches, the tail and the starting point."""
     segment = running.segment
     plan = repr(getattr(segment.plan, "plan", segment.plan))
     if len(plan) > _MAX_CHARACTERS:

@@ -51,7 +51,7 @@ class Pass:
         self.start = segment.num_done
         #: How many batches it has.
         self.num_batches = batching.num_batches(segment.num_batches - segment.num_done)
-        #: Whether the position was moved elsewhere since, so that nobody counts this pass.
+        #: Whether the position was moved since, so that this pass is no longer counted.
         self.is_stale = False
         self._num_handed_out = 0
         self._live: Iterator[Any] = iter(())

@@ -35,7 +35,7 @@ class JaxPeers:
         return max(int(high << 42 | middle << 21 | low) for high, middle, low in gathered)
 
     def gather(self, value: Any, timeout: float) -> list[Any]:
-        """Return the values of all processes, by rank; JAX has a timeout of its own."""
+        """Return the values of all processes, by rank; JAX has its own timeout."""
         sent = np.frombuffer(json.dumps(value).encode(), dtype=np.uint8)
         longest = self.maximum(len(sent))
         padded = np.zeros(longest, dtype=np.uint8)

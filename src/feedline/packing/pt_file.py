@@ -1,7 +1,7 @@
 """`.pt` chunks in the layout of torch.save, written without torch.
 
 A `.pt` file is a zip file of records that are stored, not compressed, and begin at multiples of 64
-bytes, so that they can be mapped. `data.pkl` says how tensors lie in the records `data/0` etc.
+bytes, so that they can be mapped. `data.pkl` describes the tensors in the records `data/0` etc.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def write_pt(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
     with open(path, "wb") as file, zipfile.ZipFile(file, "w") as archive:
         for name, data in records.items():
             record = zipfile.ZipInfo(f"archive/{name}")
-            # The size of a large record stands in an extra field too, of 20 bytes.
+            # The size of a large record is also in an extra field of 20 bytes.
             is_large = len(data) >= 2**31 - 1
             start = file.tell() + 30 + len(record.filename) + 20 * is_large + 4
             # The padding is an extra field, with the two letters that torch uses.
@@ -102,7 +102,7 @@ def _tensor(number: int, array: NDArray[Any]) -> bytes:
     """Return the opcodes of a call that rebuilds a tensor from a record."""
     storage = _STORAGES.get(array.dtype.name)
     strides = [math.prod(array.shape[axis + 1 :]) for axis in range(array.ndim)]
-    # Unsigned types came late to torch: their storages have no type of their own, tensors do.
+    # Unsigned types came late to torch: their storages have no type, tensors do.
     rebuild = "_rebuild_tensor_v2" if storage else "_rebuild_tensor_v3"
     kind = f"torch\n{storage}Storage" if storage else "torch.storage\nUntypedStorage"
     place = _text("storage") + f"c{kind}\n".encode() + _text(str(number)) + _text("cpu")

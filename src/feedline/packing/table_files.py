@@ -144,7 +144,7 @@ class _TextFiles(ABC):
                 lines = self._without_header(path, block, schema) if block and not number else block
                 if lines.strip():
                     waiting.append(pool.submit(self._parse, lines, schema))
-                # Nothing can be parsed beside the first rows before the types are known.
+                # Until the types are known, only the first rows can be parsed.
                 max_waiting = 0 if schema is None or not block else self._num_threads
                 while len(waiting) > max_waiting:
                     table = self._result(path, row, waiting.popleft())
@@ -317,7 +317,7 @@ def _blocks(path: Path, has_quotes: bool) -> Iterator[bytes]:
         while data := file.read(_BLOCK_BYTES):
             data = rest + data if rest else data
             end = data.rfind(b"\n") + 1
-            # A line does not end inside of quotes; blocks begin outside of them.
+            # A line does not end inside quotes; blocks begin outside quotes.
             while has_quotes and end and data.count(b'"', 0, end) % 2:
                 end = data.rfind(b"\n", 0, end - 1) + 1
             if end:

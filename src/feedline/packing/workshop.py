@@ -26,7 +26,7 @@ from feedline.store.manifest import MANIFEST_NAME
 from feedline.store.writing import remove, reported, sync
 from feedline.words import several
 
-# Of the journal and the spills: a run of another version is not gone on from.
+# Of the journal and the spills: a run of another version is not resumed.
 _VERSION = 2
 _ENTRIES = {"lock", "journal.jsonl", "data", "spills", "old"}
 
@@ -62,7 +62,7 @@ class Product(NamedTuple):
 
     is_at: Callable[[Path], bool]
     refusal: str
-    #: Whether an interrupted run can go on, and so is kept.
+    #: Whether an interrupted run can be resumed, and so is kept.
     can_resume: bool = True
 
 

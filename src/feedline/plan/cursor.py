@@ -62,7 +62,7 @@ class Cursor:
     epoch: int = 0
     history: tuple[PastSegment, ...] = ()
     changes: tuple[Mapping[str, Any], ...] = field(default=())
-    #: Whether the run was done with this epoch, whatever its tail policy had left out.
+    #: Whether the run had finished this epoch, even if its tail policy dropped samples.
     has_ended: bool = False
 
     def __post_init__(self) -> None:

@@ -3,7 +3,7 @@
 Draw d is a run of `chunk_size` rows whose first row is a keyed hash of d. `preload` draws form a
 window. Nothing is held in memory, and any position can be computed.
 
-Class draws cut the positions into groups, and each group has a class of its own, drawn by weight. A
+Class draws cut the positions into groups, and each group has its own class, drawn by weight. A
 group is made of runs that begin anywhere in the class, and is shuffled in itself.
 """
 

@@ -13,6 +13,7 @@ from feedline.plan.batches import Batch
 from feedline.plan.cursor import Cursor, PastSegment, check_past
 from feedline.plan.frozen import store
 from feedline.plan.segment import Plan, Segment
+from feedline.words import several
 
 
 class Consumed(NamedTuple):
@@ -89,9 +90,8 @@ class Replay:
         """Return batch `number` of the epoch on `rank`."""
         number = check_integer("number", number, 0, self.num_batches - 1)
         segment, first = self._segment_of(number)
-        rank = check_integer(
-            "rank", rank, 0, segment.world_size - 1, remedy=f"so many ranks had batch {number}"
-        )
+        remedy = f"batch {number} was dealt to {several(segment.world_size, 'rank')}"
+        rank = check_integer("rank", rank, 0, segment.world_size - 1, remedy=remedy)
         return segment.batch(rank, number - first)._replace(number=number)
 
     def _segment_of(self, number: int) -> tuple[Segment, int]:

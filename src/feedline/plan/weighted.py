@@ -166,7 +166,7 @@ def _check_weights(weights: Any) -> Floats:
         raise InvalidValueError(
             f"the {len(array)} weights are all zero, but at least one must be above 0"
         )
-    # Nobody can change the copy. Adding zero makes -0.0, which is the same weight, 0.0.
+    # The copy is read-only. Adding zero makes -0.0, which is the same weight, 0.0.
     if (array is given and array.flags.writeable) or np.signbit(array).any():
         array = array + 0.0
     array.flags.writeable = False

@@ -30,13 +30,14 @@ def render(report: Report) -> str:
     parts = "\n".join(_read(name) for name in _SCRIPTS)
     script = f'"use strict";\n(() => {{\n{parts}}})();\n'
     style = _read("style.css")
-    # A browser runs this script alone, whatever names stand in the data, and fetches nothing.
+    # A browser runs only this script, even if names in the data contain others, and fetches
+    # nothing.
     policy = (
         f"default-src 'none'; img-src data:; script-src {_digest(script)}; "
         f"style-src {_digest(style)}; base-uri 'none'; form-action 'none'"
     )
     data = json.dumps(report.to_dict(), separators=(",", ":"), allow_nan=False)
-    # Inside of a script element only its end tag matters, and this hides it.
+    # Inside a script element only its end tag matters, and this hides it.
     data = data.replace("<", "\\u003c")
     return Template(_read("page.html")).substitute(
         version=html.escape(version("feedline")),
@@ -85,7 +86,7 @@ def check_target(target: Path) -> None:
             raise InvalidValueError(
                 f"output={target} must be a file but is a folder; use an .html file"
             )
-        # A pipe or a device would let us wait for ever.
+        # Opening a pipe or a device could wait forever.
         if target.exists() and not (target.is_file() and _MARK in _start_of(target)):
             raise InvalidValueError(
                 f"output={target} must be new, or a report; choose another file, or remove this one"

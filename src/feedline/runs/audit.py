@@ -221,7 +221,7 @@ def _audit_epoch(
     dropped = 0
     if is_finished and plan is None:
         allowed = _num_dropped(runs, epoch, whole.num_expected)
-        # More than the policy leaves out cannot be told apart: then all of them are listed.
+        # If more are missing than the policy drops, they cannot be told apart: then all are listed.
         dropped = whole.num_missing if whole.num_missing <= allowed else 0
     is_lost = is_finished and whole.num_missing > dropped
     return EpochAudit(

@@ -255,7 +255,7 @@ def parts_of(path: Path) -> Iterator[RankPart]:
 
 def _sort_in(part: RankPart, runs: dict[tuple[str, int], Run]) -> None:
     header = part.header
-    # Runs without a name are told apart by their folders.
+    # Runs without a name are distinguished by their folders.
     name = header.run or str(part.path.parent)
     run = runs.setdefault((name, part.number), Run(name, header.world_size, {}))
     other: Any = run.ranks.setdefault(header.rank, part)

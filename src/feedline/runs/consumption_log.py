@@ -89,7 +89,7 @@ class ConsumptionLog:
         try:
             if self.path.exists():
                 self._num_bytes = _check_same(self.path, self.header)
-                # What was cut short would hide all that is appended after it.
+                # An incomplete record would hide all that is appended after it.
                 os.truncate(self.path, self._num_bytes)
             else:
                 self._num_bytes = _create(self.path, self.header)

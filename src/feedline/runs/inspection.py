@@ -205,7 +205,7 @@ class Checkpoint:
 
     @property
     def kind(self) -> str:
-        """What the file is, in words."""
+        """A description of the file."""
         if self.clock is not None:
             return "state of a StepScheduler"
         return "state of a loader or sampler" if self.found_at else "cursor"

@@ -76,7 +76,7 @@ class Keys:
 
     def at(self, key: Any) -> str:
         """Return the path of a key."""
-        # One line, whatever the key: YAML takes texts of several lines, dates and lists.
+        # Always one line: keys in YAML may be texts of several lines, dates and lists.
         name = f"{key:.80}" if isinstance(key, str) and key.isprintable() else f"{key!r:.80}"
         return f"{self.path}.{name}" if self.path else name
 

@@ -28,7 +28,7 @@ _MOST_STREAMS = 8
 _RUN = 2000
 
 Indices = NDArray[np.int64]
-#: A value, what a perfect shuffle gives on average, and how far off chance may lead.
+#: A value, its mean for a perfect shuffle, and its tolerance.
 _Found = tuple[float, float, float]
 
 
@@ -174,7 +174,7 @@ def _occupied(size: int, num_chunks: int, num_drawn: int) -> tuple[float, float]
     """Return mean and variance of the number of chunks hit by draws without repetition."""
 
     def missed(num_missed: int) -> float:
-        # The chance that no draw falls into so many chunks of the mean size.
+        # The chance that no draw falls into this many chunks of the mean size.
         rest = size - num_missed * size / num_chunks
         if rest < num_drawn:
             return 0.0

@@ -11,7 +11,7 @@ _MOST_SIZES = 8
 
 
 def num_ranks(count: int) -> str:
-    """Return a number of ranks in words."""
+    """Return a number of ranks as text."""
     return several(count, "rank")
 
 
@@ -29,7 +29,7 @@ def in_turn(world_sizes: Sequence[int]) -> str:
 
 
 def seconds_of(value: float) -> str:
-    """Return seconds in words.
+    """Return seconds as text.
 
     Examples:
         >>> seconds_of(12345.6), seconds_of(1.25), seconds_of(0.0005)

@@ -43,7 +43,7 @@ class Verdict(NamedTuple):
 
     @property
     def reason(self) -> str | None:
-        """Why it stops, in words."""
+        """The reason of the stop, as text."""
         if self.signal:
             return f"rank {self.signal_rank} got {signal.Signals(self.signal).name}"
         if self.is_deadline:

@@ -145,7 +145,7 @@ class _Record:
 
 
 _records: dict[int, list[_Record]] = {}
-# What ours replaced. More than one where somebody put a handler around ours, and we came again.
+# The handlers that ours replaced: several if another one was put around ours in between.
 _before: dict[int, list[Any]] = {}
 
 
@@ -171,7 +171,7 @@ def _restore(number: int) -> None:
     if not _before.get(number):
         return
     if threading.current_thread() is not threading.main_thread():
-        # Only the main thread can; until somebody asks there, signals are passed on.
+        # Only the main thread can; until it does, signals are passed on.
         return
     if signal.getsignal(number) is _handle:
         before = _before[number].pop()
@@ -183,7 +183,7 @@ def _handle(number: int, frame: FrameType | None) -> None:
     listening = list(_records.get(number, ()))
     if not listening:
         return _pass_on(number, frame)
-    # All of them take note, whatever the first one says.
+    # All of them record it, not only the first.
     wishes = [record.note(number) for record in listening]
     if any(wishes):
         signal.signal(number, signal.SIG_DFL)

@@ -253,7 +253,7 @@ class StepScheduler:
     def is_ckpt_step(self) -> bool:
         """Whether to save a checkpoint: at its interval, at the end of an epoch or the run, or to
         stop."""
-        # All ranks ask together whatever the cadence says, so that no signal is missed.
+        # All ranks communicate at every step, so that no signal is missed.
         return self._verdict_now().is_stop or self._is_planned_checkpoint
 
     @property
@@ -310,8 +310,8 @@ class StepScheduler:
     def num_samples_of_all_ranks(self) -> int | None:
         """The number of samples in this step on all ranks, if the loader has a plan.
 
-        With gradients that are averaged over ranks, `loss.sum() * dp_size` divided by this weighs
-        every sample alike, also in a last step that is not full on all ranks.
+        With gradients that are averaged over ranks, `loss.sum() * dp_size` divided by this gives
+        every sample the same weight, also in a last step that is not full on all ranks.
         """
         return self._walk.num_samples(everywhere=self.dp_size > 1)
 

@@ -47,7 +47,7 @@ class DataWalk:
     def _leave_pass(self) -> None:
         self._batches = None
         self._is_begun = self.is_last_group = False
-        #: Whether somebody else must not move the loader.
+        #: Whether nothing else may move the loader.
         self.is_compared = True
         # Batches of this pass that steps have used, and those delivered that no step has.
         self._num_used = self._num_unused = 0

@@ -19,7 +19,7 @@ from feedline.words import bytes_in_words, several
 if TYPE_CHECKING:
     from feedline.store.protocol import Store
 
-# How much of a chunk is read at once when somebody walks over all samples.
+# The part of a chunk that is read at once in an iteration over all samples.
 _WALK_BYTES = 2**22
 _MOST_COLUMNS = 8
 

@@ -18,8 +18,8 @@ from feedline.store.mapped import map_file
 from feedline.words import several
 
 _OTHERS = "select other columns with columns=[...]"
-# Parquet may tell of many equal values in few bytes, so only absurd claims can be told from true
-# ones: more than this, and more than so many times the file.
+# Parquet may store many equal values in few bytes, so only absurd sizes can be refused: more than
+# this, and more than this many times the file.
 _PLAUSIBLE_BYTES = 2**32
 _PLAUSIBLE_RATIO = 1000
 _Names = Sequence[str] | None

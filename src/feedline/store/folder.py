@@ -83,7 +83,7 @@ class FolderStore(Store):
     ) -> FolderStore:
         """Return the samples of one chunk file or table, without a `metadata.json`."""
         store = cls.__new__(cls)
-        # The user's own path may be a link; those inside of data must not lead out.
+        # The user's own path may be a link; links inside the data must not lead out.
         manifest = manifest_of_file(Path(path).resolve())
         store._open_manifest(manifest, columns, None, verify=verify, cache_bytes=cache_bytes)
         store._path = Path(path)

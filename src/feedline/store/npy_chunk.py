@@ -23,7 +23,7 @@ _MAGIC = b"\x93NUMPY"
 _LENGTH_BYTES = {1: 2, 2: 4, 3: 4}
 # Python's parser is only safe on short text; numpy has the same bound.
 _MAX_HEADER = 10_000
-# Only these: `np.dtype` would build whatever a file asks for, with objects in it.
+# Only these: `np.dtype` would build any type that a file names, with objects in it.
 _DTYPES = {
     code: dtype
     for dtype in map(dtype_named, TYPE_NAMES)

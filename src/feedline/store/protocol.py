@@ -89,7 +89,7 @@ class Store(Protocol):
         try:
             return f"<{type(self).__name__}{self._where}: {describe(self)}>"
         except FeedlineError as error:
-            # Somebody who looks at a store wants to know what is wrong with it.
+            # A repr must work for a damaged store too, and show what is wrong.
             return f"<{type(self).__name__}{self._where}: cannot be read ({error})>"
 
     @property

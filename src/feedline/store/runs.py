@@ -85,7 +85,7 @@ def _copy_in_c(starts: Indices, ends: Indices, sources: Pair, outs: Pair) -> boo
     """Copy both with scipy's loop over rows, which releases the interpreter's lock.
 
     It copies integers of 4 or 8 bytes together with values of any type. Which is which does not
-    matter to a copy, so the first array, whatever its type, goes as the integers.
+    matter to a copy, so the first array, of any type, is passed as the integers.
     """
     try:
         from scipy.sparse._sparsetools import csr_row_index

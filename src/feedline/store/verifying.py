@@ -82,7 +82,7 @@ def verify(
     num_threads = check_integer("num_threads", num_threads, 1, 1024)
     stores = [FolderStore(part) for part in _parts_of(root)]
     manifests = [store.manifest for store in stores]
-    # Entries are checked before anything is read: a malformed one is no fault of a chunk.
+    # Entries are checked before anything is read: a malformed one is not a fault of a chunk.
     files = [
         (store, number, store.manifest.file(number))
         for store in stores

@@ -28,7 +28,7 @@ from feedline.store.runs import Runs
 _PLAIN = "zarr.core.codec_pipeline.BatchedCodecPipeline"
 _FAST = "zarrs.ZarrsCodecPipeline"
 
-#: How many bytes a list may have, whatever its files say, and how many for each byte of them.
+#: The bytes that a list may have in any case, and for each byte of its files.
 _SMALL, _BYTES_PER_STORED = 2**26, 1024
 
 #: A chunk is decoded as a whole, so its size is what a header can make us allocate.

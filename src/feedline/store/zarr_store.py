@@ -134,7 +134,7 @@ class _StackedMatrix:
             part = self._parts[number]
             first, end = part.spans_of(local)
             runs = runs_of(first, end, max(array.chunk_size for array in part.arrays))
-            # A row without values may lie outside of all runs, and there may be none.
+            # A row without values may be outside all runs, and there may be no runs.
             filled = end > first
             begins = np.zeros_like(first)
             begins[filled] = runs.places_of(first[filled]) + num_entries

@@ -109,7 +109,7 @@ class BucketCalculator:
         """Return the bucket for a ratio: of the sizes around the ideal one, the closest in aspect.
 
         The ideal sides have exactly this ratio and fill the budget. Each is rounded down and up to
-        the quantum; what exceeds the budget is left out; on a tie more pixels win.
+        the quantum; sizes above the budget are excluded; on a tie more pixels win.
         """
         quantum = self.quantization
         num_cells = self.pixel_budget // quantum**2

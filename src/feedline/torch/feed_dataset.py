@@ -54,7 +54,7 @@ class FeedDataset(IterableDataset[Item]):
         batch_size: The number of samples in a batch.
         reading: The number of threads that read ahead, and their memory.
         prefixes: A batch has a dict for each of them, with the columns whose names begin with it;
-            the prefix is left out. By default all columns are in one dict.
+            the prefix is removed. By default all columns are in one dict.
         arrange: Makes a batch of these dicts; by default it is the first one.
         **ranks: The ranks, and how they are compared; see `feedline.feed.RankOptions`.
     """
@@ -82,7 +82,7 @@ class FeedDataset(IterableDataset[Item]):
         self._announced: Pass | None = None
         self._num_worker_passes = 0
         self._regions: Regions | None = None
-        #: Whether workers hand out memory that they use again; not if batches are changed there.
+        #: Whether workers deliver memory that they reuse; not if batches are changed there.
         self.lends_memory = True
 
     epoch: int = asked_of("batches", "epoch")

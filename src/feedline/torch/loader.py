@@ -215,7 +215,7 @@ class DataLoader(PlannedLoader, TorchDataLoader[Item]):  # type: ignore[misc]
         return self.asked_for.latest
 
     def __getstate__(self) -> dict[str, Any]:
-        # A copy goes on at the same place, with workers and batches of its own.
+        # A copy resumes at the same position, with its own workers and batches.
         return {**self.__dict__, "asked_for": _Asked(), "_iterator": None}
 
     def close(self) -> None:
@@ -239,7 +239,7 @@ class _Indices:
 
 
 class _Asked:
-    """The indices that torch takes from a pass, noted until their batch has come."""
+    """The indices that torch takes from a pass, kept until their batch has arrived."""
 
     def __init__(self) -> None:
         self.batches: Iterator[Any] = iter(())
@@ -274,7 +274,7 @@ class _Delivering(Iterator[Any]):
         except StopIteration:
             raise
         except Exception:
-            # The loop may go on after an error; then the batch that failed has been passed over.
+            # The loop may continue after an error; then the batch that failed is skipped.
             self.num_failed += 1
             self.asked.take()
             raise

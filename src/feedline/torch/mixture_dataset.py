@@ -37,7 +37,7 @@ class MixtureDataset(Dataset[Any]):
 
     Args:
         datasets: The sources: anything with `len()` and items by index. A source may be empty.
-        names: A distinct name for each source; `"0"`, `"1"`, … if left out.
+        names: A unique name for each source; by default `"0"`, `"1"`, ….
         with_source: Return each item with the number of its source.
 
     Examples:

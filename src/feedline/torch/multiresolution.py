@@ -1,7 +1,7 @@
 """A dataset of images or videos of several resolutions, listed by a cache folder.
 
 The files of the folder are not trusted: they are JSON, read with a bound on their size, and each
-shard must lie inside the folder. A fault anywhere is one error that names the file and the item.
+shard must be inside the folder. A fault anywhere is one error that names the file and the item.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class MultiresolutionDataset(Dataset[Any]):
       counts: it says outright which bucket is meant.
     - `aspect_ratio`, width over height, which decides between tall, square and wide. If it is
       absent, that of the resolution counts.
-    - whatever else a subclass needs.
+    - anything else that a subclass needs.
 
     Items are numbered through all shards in the order in which they are listed. In `items` each
     has its `bucket_resolution` as a tuple and its `aspect_ratio`, given or not.
@@ -64,12 +64,12 @@ class MultiresolutionDataset(Dataset[Any]):
     Attributes:
         items: The metadata of every item.
         bucket_groups: For each bucket key, its `indices`, `resolution` and `aspect_name`.
-        sorted_bucket_keys: The bucket keys by number of pixels; those with as many, by key.
+        sorted_bucket_keys: The bucket keys by number of pixels, then by key.
         calculator: Decides the batch sizes.
 
     Args:
         cache_dir: The folder.
-        calculator: Sizes batches by resolution; a `BucketCalculator("512p")` if left out. The
+        calculator: Sizes batches by resolution; by default a `BucketCalculator("512p")`. The
             items' buckets are those in the folder, not those of the calculator.
 
     Raises:
@@ -140,7 +140,7 @@ class MultiresolutionDataset(Dataset[Any]):
 
 
 def _check_folder(cache_dir: Any) -> Path:
-    """Return the folder, or raise if there is none."""
+    """Return the folder, or raise if it does not exist."""
     try:
         folder = Path(cache_dir)
     except TypeError:
@@ -300,5 +300,5 @@ _REPR.maxstring = _REPR.maxother = _REPR.maxlong = 100
 
 
 def _short(value: Any) -> str:
-    """Return the repr of a value from a file, cut short: it may be of any size."""
+    """Return the shortened repr of a value from a file, which may have any size."""
     return _REPR.repr(value)

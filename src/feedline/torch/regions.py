@@ -105,13 +105,13 @@ class _Region:
         return (self._name, self._num_lent), path, self.size, mark
 
     def part(self, tensor: torch.Tensor) -> _Part:
-        """Return where a tensor lies in this region."""
+        """Return the offset of a tensor in this region."""
         start = tensor.data_ptr() - self._address if tensor.numel() else 0
         return start, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
 
 
 class SharedColumns(dict[str, torch.Tensor]):
-    """Columns of a batch that lie in a region; pickled, they become a plain dict elsewhere."""
+    """Columns of a batch in a region; pickled, they become a plain dict in the receiver."""
 
     def __init__(self, tensors: Mapping[str, torch.Tensor], region: _Region) -> None:
         super().__init__(tensors)
@@ -128,7 +128,7 @@ class SharedColumns(dict[str, torch.Tensor]):
         return copy.deepcopy(dict(self), memo)
 
     def __reduce__(self) -> Any:
-        # Where somebody put other tensors in, all travel as torch sends them.
+        # If other tensors were added, all are sent in torch's way.
         is_whole = self.keys() == self._shared.keys()
         if is_whole and all(self[name] is self._shared[name] for name in self):
             ticket = self._region.send()

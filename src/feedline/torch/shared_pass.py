@@ -68,7 +68,7 @@ class SharedPass:
         """Return the segment of a pass that begins in a worker.
 
         `pass_number` is above 0, the same in all workers of one pass, and mostly another in each
-        pass: it comes from a random seed, which may be set by hand.
+        pass: it comes from a random seed, which users may set.
         """
         words = self._words
         words[_IN_WORKERS] = 1

@@ -125,7 +125,7 @@ file or a zarr folder
         num_threads = min(_MAX_THREADS, os.cpu_count() or 1)
         with (
             reported(workshop.folder, remedy="free some space or repair the disk, and pack again"),
-            # What a killed run has left is not gone on from: it is removed.
+            # Leftovers of a killed run are not resumed but removed.
             workshop.opened({"kind": "anndata"}, resume=False),
             ThreadPoolExecutor(num_threads, thread_name_prefix="feedline-pack") as pool,
             closing(AnnDataWriter(workshop.data, files, layout, source_row, mark, pool)) as writer,
