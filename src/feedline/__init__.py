@@ -1,7 +1,7 @@
 """Feedline computes which sample every process of a training run sees at every step.
 
-`open` and `pack` give a store, `DataLoader` its batches, and the plans say which sample comes when.
-`feedline.torch` and `feedline.jax` are for these frameworks.
+`open` and `pack` return a store, `DataLoader` yields its batches, and plans decide the order of the
+samples. `feedline.torch` and `feedline.jax` are for these frameworks.
 """
 
 from typing import TYPE_CHECKING

@@ -11,7 +11,7 @@
     ├── StoreError                         data on disk cannot be used
     │   ├── MissingDataError (FileNotFoundError)   a file that should be there is not
     │   ├── DamagedDataError (ValueError)          a file does not hold what it should
-    │   └── UnsafeDataError (ValueError)           a file asks for what data must not do
+    │   └── UnsafeDataError (ValueError)           a file asks to run code or read elsewhere
     └── PackError (RuntimeError)           data could not be packed
 
 Messages state the value, the bound and the remedy, in that order.
@@ -46,6 +46,9 @@ __all__ = [
 ]
 
 
+_LARGE = 2**31 - 1
+
+
 class FeedlineError(Exception):
     """The root of the tree: catch it to catch everything Feedline raises on purpose."""
 
@@ -55,7 +58,7 @@ class InvalidValueError(FeedlineError, ValueError):
 
 
 class TailError(InvalidValueError):
-    """`tail="exact"` was asked for and the samples do not fill every batch on every rank."""
+    """With `tail="exact"`, the samples do not fill every batch on every rank."""
 
 
 class EmptyEpochError(InvalidValueError):
@@ -112,15 +115,15 @@ class MissingDataError(StoreError, FileNotFoundError):
 
 
 class DamagedDataError(StoreError, ValueError):
-    """A file does not hold what it should: it is cut short, altered, or of another shape."""
+    """A file is not as expected: it is truncated, changed, or has another shape."""
 
 
 class UnsafeDataError(StoreError, ValueError):
-    """A file asks for what data must not do: run code, or be read from outside its folder."""
+    """A file asks for something that data must not do: run code, or read outside its folder."""
 
 
 class PackError(FeedlineError, RuntimeError):
-    """Data could not be packed; what was finished is kept, and packing again goes on from it."""
+    """Data could not be packed; what was finished is kept, and packing again resumes from it."""
 
 
 def check_integer(
@@ -128,7 +131,7 @@ def check_integer(
 ) -> int:
     """Return `value` as an int in `[low, high]`, or raise an error that names the bound.
 
-    None stands for no bound on that side.
+    None means no bound on that side.
 
     Args:
         name: The name of the argument.
@@ -147,11 +150,19 @@ def check_integer(
         number = None
     if number is not None and (low is None or low <= number) and (high is None or number <= high):
         return number
+    # Bounds that only say how large an integer may be are shown where they are exceeded.
+    if low is not None and low <= -_LARGE and (number is None or number >= low):
+        low = None
+    if high is not None and high >= _LARGE and (number is None or number <= high):
+        high = None
+    if high is not None and high >= _LARGE:
+        low = None
     if low is None:
         bound = "" if high is None else f"at most {high}"
     else:
         bound = f"at least {low}" if high is None else f"in [{low}, {high}]"
     if number is None:
+        bound = f"of {bound}" if bound.startswith("at") else bound
         shown, bound = f"{value!r:.80}", f"an integer {bound}".rstrip()
     else:
         # Python refuses to write very long integers in decimal.
@@ -205,7 +216,7 @@ def as_float(value: Any) -> float:
         value: What was given.
     """
     if isinstance(value, str | bytes):
-        raise TypeError(f"{value!r:.80} is text")
+        raise TypeError(f"{value!r:.80} is text, not a number")
     try:
         return float(value)
     except OverflowError:

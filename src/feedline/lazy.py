@@ -1,4 +1,4 @@
-"""Values that are computed, and names that are imported, when they are first asked for.
+"""Values that are computed, and names that are imported, when they are first used.
 
 Python 3.11 guards its `cached_property` by a lock for each class. A process that is forked while
 another thread holds the lock would wait forever, and loaders fork while readers are at work. Here
@@ -26,7 +26,7 @@ else:
 
 
 def moved(module: str, table: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return the `__getattr__` of a module: `table` tells in which module each name is now."""
+    """Return the `__getattr__` of a module: `table` maps each name to its module."""
 
     def find(name: str) -> Any:
         if name in table:

@@ -26,13 +26,15 @@ def several(count: int, one: str, many: str = "") -> str:
     return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
-def bytes_in_words(num_bytes: float) -> str:
-    """Return a number of bytes in the unit that suits it.
+def bytes_in_words(num_bytes: float | None) -> str:
+    """Return a number of bytes in the unit that suits it; None is "unknown".
 
     Examples:
         >>> bytes_in_words(512), bytes_in_words(3 * 2**20)
         ('512 bytes', '3.0 MiB')
     """
+    if num_bytes is None:
+        return "unknown"
     if num_bytes < 1024:
         return several(int(num_bytes), "byte")
     power = min(6, (int(num_bytes).bit_length() - 1) // 10)

@@ -264,7 +264,7 @@ def test_ranks_that_would_all_get_all_rows_are_refused(monkeypatch: pytest.Monke
         assert sum(len(rows) for rows in rows_of(alone)) == NUM_ROWS
         assert alone.peers.world_size == 1
     assert shared_loader(1, 2).peers.world_size == 2
-    with pytest.raises(InvalidValueError, match="DistributedSampler says who the ranks are"):
+    with pytest.raises(InvalidValueError, match="DistributedSampler already knows the ranks"):
         ChunkLoader(matrix(), shared_loader(0, 2).sampler, peers=Alone())
 
 

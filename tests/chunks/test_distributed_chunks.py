@@ -268,7 +268,7 @@ def test_an_uninitialized_framework_is_an_error_that_says_so() -> None:
 
 
 def test_too_many_ranks_are_refused_with_the_numbers() -> None:
-    with pytest.raises(InvalidValueError, match="world_size=30 ranks get no rows of 100"):
+    with pytest.raises(InvalidValueError, match="world_size=30 is too large to divide 100 rows"):
         ranks_of(RandomSampler(2, 6, 4), 30)[0].validate(100)
 
 

@@ -62,7 +62,7 @@ def test_samples_that_are_none_are_told_without_a_place(tmp_path: Path) -> None:
     write(tmp_path, [[0, 1], [2, 7]], sources={"web": 2, "books": 1})
     done = run(tmp_path)
     assert done.returncode == 1
-    assert "epoch 0: 1 sample outside of the data: 7\n" in done.stdout
+    assert "epoch 0: 1 sample outside the data: 7\n" in done.stdout
 
 
 def test_ranks_that_parted_and_missing_logs_are_told(tmp_path: Path) -> None:
@@ -103,8 +103,8 @@ def test_an_unfinished_epoch_fails_only_where_it_should_be_complete(tmp_path: Pa
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["none"], "no such file"),
-        (["empty"], "holds no log"),
+        (["none"], "does not exist"),
+        (["empty"], "contains no log"),
         (["logs"], "--samples is required"),
         (["logs", "--samples", "0"], "--samples=0"),
         (["damaged"], "header"),

@@ -102,7 +102,7 @@ def test_samples_that_the_plan_has_and_no_rank_received_are_named(tmp_path: Path
     source, inside = places[0]
     assert f"{lost[0]} ({source} {inside})" in done.stdout
     assert "ranks diverged at step 3" in done.stdout
-    assert "is it the config of this training?" not in done.stdout
+    assert "is this the config of this training?" not in done.stdout
 
 
 def test_a_config_of_another_training_is_told(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_a_config_of_another_training_is_told(tmp_path: Path) -> None:
     found = run_json("audit", tmp_path / "logs", "--config", config, code=1)
     assert found["begins_as_planned"] is False
     done = invoke("audit", tmp_path / "logs", "--config", config)
-    assert "run.yaml: no rank began as its plan does; is it the config of this" in done.stdout
+    assert "run.yaml: no rank began like its plan; is this the config of this" in done.stdout
 
 
 def test_a_config_of_other_data_is_refused(tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ def test_the_shell_is_that_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHELL", "/bin/tcsh")
     check_refused(invoke("completion"), "SHELL='/bin/tcsh' must be one of bash, zsh, fish")
     monkeypatch.delenv("SHELL")
-    check_refused(invoke("completion"), "name one, as in feedline completion bash")
+    check_refused(invoke("completion"), "pass one, as in feedline completion bash")
 
 
 def test_json_has_the_script() -> None:

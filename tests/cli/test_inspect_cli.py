@@ -36,7 +36,7 @@ def test_a_checkpoint_is_described(folder: Path) -> None:
 def test_a_cursor_that_fits_exits_with_0(folder: Path) -> None:
     done = run("inspect", "cursor.json", "--against", "run.yaml", cwd=folder)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "fits run.yaml: 26 batches of the epoch are left" in done.stdout
+    assert "fits run.yaml: 26 batches of the epoch left" in done.stdout
     found = run_json("inspect", "cursor.json", "--against", "run.yaml", cwd=folder)
     assert found["fit"]["is_fit"] is True
 
@@ -63,13 +63,13 @@ def test_a_packed_folder_is_described(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["none.json"], "none.json: there is no such file"),
-        (["run.yaml"], "holds no cursor"),
+        (["none.json"], "none.json: does not exist"),
+        (["run.yaml"], "contains no cursor"),
         (["bad.json"], "is neither JSON nor a torch.save archive"),
         (["zip.pt"], "is not a torch.save archive"),
-        (["."], "neither a folder of chunks nor a zarr matrix"),
-        (["cursor.json", "--against", "none.yaml"], "none.yaml: there is no such file"),
-        (["packed", "--against", "run.yaml"], "holds no cursor"),
+        (["."], "not a folder of chunks, a zarr matrix"),
+        (["cursor.json", "--against", "none.yaml"], "none.yaml: does not exist"),
+        (["packed", "--against", "run.yaml"], "contains no cursor"),
     ],
 )
 def test_bad_input_is_one_line(

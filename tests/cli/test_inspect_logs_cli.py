@@ -118,5 +118,6 @@ def test_waits_that_are_no_numbers_are_null_in_json(tmp_path: Path) -> None:
 def test_logs_have_no_cursor_to_compare(tmp_path: Path) -> None:
     path = write(tmp_path / "rank0.log")
     check_refused(
-        invoke("inspect", path, "--against", "run.yaml"), "compare logs by feedline audit --config"
+        invoke("inspect", path, "--against", "run.yaml"),
+        "compare logs with feedline audit --config",
     )

@@ -22,7 +22,7 @@ from feedline.runs.run_config import RunConfig
 
 def test_names_are_on_one_line_without_signs_that_a_terminal_obeys() -> None:
     done = invoke("plan", "two\nlines \x1b[31m.yaml")
-    check_refused(done, "two lines \\x1b[31m.yaml: there is no such file")
+    check_refused(done, "two lines \\x1b[31m.yaml: does not exist")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="names of files are text elsewhere")

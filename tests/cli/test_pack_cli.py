@@ -89,7 +89,7 @@ def test_missing_checksums_are_told(tmp_path: Path) -> None:
     path.write_text(json.dumps(metadata))
     done = run("verify", tmp_path / "out")
     assert done.returncode == 0
-    assert "1 of 1 chunks have no checksum" in done.stdout
+    assert "1 of 1 chunk without a checksum" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_missing_checksums_are_told(tmp_path: Path) -> None:
         (["good.csv", "out", "--column", "../x=x"], "../x"),
         (["good.csv", "out", "--column", "x", "--column", "x"], "twice"),
         (["bad.csv", "out"], "'s' is of type string"),
-        (["bad.csv", "out"], "leave it out by --column"),
+        (["bad.csv", "out"], "exclude it with --column"),
         (["good.csv", "there"], "--overwrite"),
     ],
 )
@@ -148,7 +148,7 @@ def test_an_interrupted_command_says_so_and_goes_on(tmp_path: Path) -> None:
     job.send_signal(signal.SIGINT)
     output, errors = job.communicate(timeout=60)
     assert job.returncode == 130
-    assert (output, errors) == ("", "Interrupted; the same command goes on from here.\n")
+    assert (output, errors) == ("", "Interrupted; the same command resumes from here.\n")
     assert not folder.exists()
     done = run("pack", source, folder, "--chunk-samples", 10, "--format", "npy", "--json")
     assert done.returncode == 0, done.stderr

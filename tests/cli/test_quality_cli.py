@@ -34,6 +34,6 @@ def test_no_shuffle_fails_where_it_is_asked_to(tmp_path: Path) -> None:
 def test_bad_input_is_one_line(tmp_path: Path) -> None:
     write_config(tmp_path / "run.yaml", CONFIGS["samples"])
     write_config(tmp_path / "wrong.yaml", {**CONFIGS["samples"], "tails": 1})
-    check_refused(run("quality", "none.yaml", cwd=tmp_path), "none.yaml: there is no such file")
+    check_refused(run("quality", "none.yaml", cwd=tmp_path), "none.yaml: does not exist")
     check_refused(run("quality", "wrong.yaml", cwd=tmp_path), "did you mean tail?")
     check_refused(run("quality", "run.yaml", "--epoch", "-1", cwd=tmp_path), "epoch=-1")

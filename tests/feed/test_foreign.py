@@ -170,7 +170,7 @@ def test_a_loader_without_a_state_refuses_other_sizes() -> None:
     first, second = ForeignLoader([1, 2, 3]), ForeignLoader([1, 2, 3])
     first.sizes, second.sizes = {"dp_size": 2}, {"dp_size": 3}
     next(iter(first))
-    with pytest.raises(PlanMismatchError, match="saved with dp_size=2, and now it is dp_size=3"):
+    with pytest.raises(PlanMismatchError, match="saved with dp_size=2, but now it is dp_size=3"):
         second.load_state_dict(first.state_dict())
     list(first)
     second.load_state_dict(first.state_dict())
@@ -223,7 +223,7 @@ def test_a_stream_that_was_shortened_is_not_taken_for_one_at_its_end() -> None:
 def test_an_iterator_that_is_used_up_is_not_taken_for_an_empty_epoch() -> None:
     loader = as_loader(iter([[1], [2]]))
     assert list(loader) == [[1], [2]]
-    with pytest.raises(InvalidValueError, match="is an iterator that has no batches left"):
+    with pytest.raises(InvalidValueError, match="is an iterator with no batches left"):
         next(iter(loader))
 
 

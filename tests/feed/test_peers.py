@@ -94,9 +94,9 @@ def test_launched_processes_without_a_group_are_refused_at_first_use(
     monkeypatch.setenv(name, "2")
     loader = DataLoader(list(range(10)), batch_size=2)
     for use in (lambda: iter(loader), lambda: len(loader), loader.num_batches_left):
-        with pytest.raises(InvalidValueError, match=f"{name}=2 says that 2 processes were launch"):
+        with pytest.raises(InvalidValueError, match=f"{name}=2 means that 2 processes were launch"):
             use()
-    with pytest.raises(InvalidValueError, match="give num_replicas and rank"):
+    with pytest.raises(InvalidValueError, match="pass num_replicas and rank"):
         list(DistributedSampler(range(10)))
     given = DataLoader(list(range(10)), batch_size=2, num_replicas=2, rank=1)
     assert [batch.tolist() for batch in given] == [[1, 3], [5, 7], [9]]
@@ -126,7 +126,7 @@ def test_another_process_gets_what_was_found_here(finder: None) -> None:
 
 def test_peers_and_arguments_exclude_each_other() -> None:
     assert isinstance(as_peers(Alone()), Alone)
-    with pytest.raises(InvalidValueError, match="leave out num_replicas"):
+    with pytest.raises(InvalidValueError, match="omit num_replicas"):
         as_peers(Alone(), rank=0)
     with pytest.raises(InvalidValueError, match="peers='torch' must be 'auto' or Peers"):
         as_peers("torch")

@@ -7,6 +7,7 @@ import importlib.util
 import itertools
 import json
 import math
+import re
 import sys
 from collections.abc import Callable
 from fractions import Fraction
@@ -134,7 +135,7 @@ def test_a_source_that_changes_while_it_is_read_is_refused(
         write(*arguments)
 
     monkeypatch.setattr(chunk_writer, "write_chunk", write_late)
-    with pytest.raises(PackError, match="changed while it was packed"):
+    with pytest.raises(PackError, match=f"{re.escape(str(source))}: has changed during packing"):
         pack(source, tmp_path / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["source"]
 
@@ -235,7 +236,7 @@ def test_a_value_that_does_not_fit_the_types_of_the_first_file_is_refused(
     paths = [tmp_path / f"{number}.{name}" for number in range(2)]
     for path, text in zip(paths, (first, second), strict=True):
         path.write_text(text)
-    with pytest.raises(PackError, match="the first rows tell the type of each column") as caught:
+    with pytest.raises(PackError, match="the first rows decide the type of each column") as caught:
         pack(paths, tmp_path / "out")
     assert str(caught.value).startswith(str(paths[1]))
     assert sorted(tmp_path.iterdir()) == paths
@@ -297,12 +298,13 @@ BAD_SOURCES = {
     "text": (parquet_of(x=[1], name=["a"]), "'name' is of type string at row 0"),
     "null": (parquet_of(x=[1, None, 3]), "'x' has no value at row 1"),
     "null-in-list": (parquet_of(x=[[1, 2], [3, None]]), "'x' has no value at row 1"),
-    "ragged": (parquet_of(x=[[1, 2], [3, 4], [5]]), "'x' has 1 values at row 2 but 2"),
+    "ragged": (parquet_of(x=[[1, 2], [3, 4], [5]]), "'x' has 1 value at row 2 but 2"),
     "struct": (parquet_of(x=[{"a": 1}]), "'x' is of type struct"),
     "csv-text": (text_of("a.csv", "x,s\n1,a\n"), "'s' is of type string"),
     "csv-null": (text_of("a.csv", "x,y\n1,2\n3,\n"), "'y' has no value at row 1"),
     "csv-later-float": (text_of("a.csv", "x\n" + "1\n" * MANY + "1.5\n"), f"row {MANY}"),
-    "csv-torn": (text_of("a.csv", "x,y\n1,2\n3\n"), "row 1"),
+    "csv-torn": (text_of("a.csv", "x,y\n1,2\n3\n"), "row 1 has 1 field and must have 2"),
+    "csv-too-many": (text_of("a.csv", "x,y\n1,2\n3,4,5\n"), "row 1 has 3 fields and must have 2"),
     "jsonl-later-float": (text_of("a.jsonl", '{"x":1}\n' * MANY + '{"x":1.5}\n'), "1.5"),
     "jsonl-later-text": (text_of("a.jsonl", '{"x":1}\n{"x":"a"}\n'), "row 1"),
     "jsonl-missing": (text_of("a.jsonl", '{"x":1,"y":1}\n{"x":2}\n'), "'y' has no value at row 1"),
@@ -317,13 +319,13 @@ BAD_SOURCES = {
     "records-none": (records_of({"x": None}), "'x' is of type object"),
     "records-far": (records_of(*[{"x": 1}] * 5000, {"x": 1.0}), "column 'x' is float64"),
     "no-records": (records_of(), "0 rows"),
-    "no-rows": (text_of("a.csv", "x,y\n"), "0 rows"),
+    "no-rows": (text_of("a.csv", "x,y\n"), "a.csv: has 0 rows"),
     "no-bytes": (text_of("a.jsonl", ""), "0 rows"),
     "npy-objects": (lambda f: np.array([None]), "type object"),
     "npy-complex": (lambda f: {"x": np.zeros(3, complex)}, "type complex128"),
     "npy-lengths": (lambda f: {"x": np.zeros(3), "y": np.zeros(4)}, "equally many rows"),
-    "npy-torn": (text_of("a.npy", "no array"), "whole .npy file"),
-    "parquet-torn": (text_of("a.parquet", "no table"), "whole parquet file"),
+    "npy-torn": (text_of("a.npy", "no array"), "complete .npy file"),
+    "parquet-torn": (text_of("a.parquet", "no table"), "complete parquet file"),
     "scalar": (lambda f: {"x": np.float32(1)}, "at least 1 axis"),
 }
 
@@ -350,7 +352,7 @@ def test_files_that_do_not_agree_are_refused(tmp_path: Path) -> None:
     write_parquet(tmp_path / "c.parquet", {"x": np.arange(3), "y": np.arange(3)})
     with pytest.raises(PackError, match=r"b\.parquet: column 'x' is float64.* int64"):
         pack([tmp_path / "a.parquet", tmp_path / "b.parquet"], tmp_path / "out")
-    with pytest.raises(PackError, match=r"c\.parquet: its columns are not .* by 'y'"):
+    with pytest.raises(PackError, match=r"c\.parquet: its columns differ .*: 'y'"):
         pack([tmp_path / "a.parquet", tmp_path / "c.parquet"], tmp_path / "out")
     pack([tmp_path / "a.parquet", tmp_path / "c.parquet"], tmp_path / "out", columns=["x"])
 
@@ -358,7 +360,7 @@ def test_files_that_do_not_agree_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"chunk_samples": 5, "chunk_bytes": 5}, "give one of them"),
+        ({"chunk_samples": 5, "chunk_bytes": 5}, "pass one of them"),
         ({"chunk_samples": 0}, "chunk_samples=0"),
         ({"chunk_bytes": -1}, "chunk_bytes=-1"),
         ({"format": "zip"}, "format='zip' must be one of 'safetensors'"),
@@ -382,8 +384,8 @@ def test_files_that_do_not_agree_are_refused(tmp_path: Path) -> None:
         ({"columns": ["item", "item"]}, "twice"),
         ({"columns": {"a": "item", "a.npy/b": "item"}}, "collides"),
         ({"columns": {"__metadata__": "item"}}, "reserved"),
-        ({"format": "pt"}, "no place in format='pt'"),
-        ({"format": "pt", "columns": {"sequence_ids": "score"}}, "one integer a row"),
+        ({"format": "pt"}, "not fit into format='pt'"),
+        ({"format": "pt", "columns": {"sequence_ids": "score"}}, "one integer per row"),
     ],
 )
 def test_arguments_outside_their_bounds_are_refused(

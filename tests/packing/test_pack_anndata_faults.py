@@ -189,14 +189,14 @@ def drop_indptr(file: Any) -> None:
         (turn_back, DamagedDataError, "X/indptr: must ascend"),
         (end_early, DamagedDataError, "X/indptr: goes from 0 to"),
         (begin_late, DamagedDataError, "X/indptr: goes from 1 to"),
-        (point_out, DamagedDataError, r"columns from 0 to 30, which must lie in \[0, 30\)"),
+        (point_out, DamagedDataError, r"columns from 0 to 30, which must be in \[0, 30\)"),
         (point_below, DamagedDataError, "columns from -1 to"),
         (make_float, DamagedDataError, "float64, not integers"),
         (cut_data, DamagedDataError, "have shapes"),
         (overfill, DamagedDataError, "values but there are 30 columns"),
         (claim_rows, DamagedDataError, "have shapes"),
         (claim_columns, PackError, "has 1000000000000 columns"),
-        (make_up_codes, DamagedDataError, r"codes from -1 to 99, which must lie in \[-1, 3\)"),
+        (make_up_codes, DamagedDataError, r"codes from -1 to 99, which must be in \[-1, 3\)"),
         (shorten_column, DamagedDataError, r"obs/size: has shape \(39,\)"),
         (double_category, DamagedDataError, "has a category twice"),
         (break_text, DamagedDataError, "obs/note: cannot be read"),
@@ -204,7 +204,7 @@ def drop_indptr(file: Any) -> None:
         (make_references, PackError, "must be of booleans, integers or floats"),
         (grow_chunks, DamagedDataError, "has chunks of 2147483648 bytes"),
         (link_out, UnsafeDataError, "'X' is a link"),
-        (keep_outside, UnsafeDataError, "is kept in other files"),
+        (keep_outside, UnsafeDataError, "is stored in other files"),
         (climb, InvalidValueError, "must be a name without slashes"),
         (age, PackError, "must be a dataframe of version 0.2.0"),
         (drop_obs, DamagedDataError, "has no 'obs'"),
@@ -227,7 +227,7 @@ def test_damage_is_told_and_leaves_nothing(
 def test_files_cut_short_are_told(tmp_path: Path) -> None:
     source = write(make_anndata(40), tmp_path / "a")
     source.write_bytes(source.read_bytes()[:5000])
-    with pytest.raises(DamagedDataError, match="is no HDF5 file"):
+    with pytest.raises(DamagedDataError, match="is not an HDF5 file"):
         pack_anndata(source, tmp_path / "out")
     folder = write(make_anndata(40), tmp_path / "b", "zarr3")
     (folder / "X" / "data" / "c" / "0").write_bytes(b"short")

@@ -293,7 +293,7 @@ def test_a_file_that_cannot_grow_stops_packing_and_it_goes_on_later(
     assert code == 1
     assert "PackError" in errors
     assert "File too large" in errors
-    assert "pack again to go on" in errors
+    assert "pack again to resume" in errors
     assert_nothing_opens(folder)
     pack(source, folder, **options)
     pack(source, tmp_path / "whole", **options)
@@ -429,5 +429,5 @@ def test_a_folder_whose_parent_cannot_be_made_is_refused(tmp_path: Path, kind: s
     )
     assert result.returncode == 1
     assert f"PackError: {parent}: cannot be written" in result.stderr
-    assert "choose a folder that can be made and written to" in result.stderr
+    assert "choose a folder that can be created and written" in result.stderr
     assert not (tmp_path / "out.partial").exists()

@@ -145,7 +145,7 @@ UNUSABLE: dict[str, tuple[str, Any, tuple[str, ...]]] = {
     "too many ranks": ("history", [[2**40, 1, 1]], (str(2**40), str(2**31))),
     "unknown change": ("changes", [{"a": 1}], ("'a'",)),
     "change without weights": ("changes", [{"epoch": 1}], ("weights",)),
-    "change of too few": ("changes", [{"weights": [1.0]}], ("1 entries", "2 sources")),
+    "change of too few": ("changes", [{"weights": [1.0]}], ("1 entry", "2 sources")),
     "change to nothing": ("changes", [{"weights": [0.0, 0.0]}], ("zero",)),
     "change to texts": ("changes", [{"weights": ["a", "b"]}], ("'a'",)),
     "change too late": (
@@ -181,7 +181,9 @@ def test_a_cursor_that_does_not_fit_its_plan_is_refused(case: str) -> None:
 def test_changed_weights_are_refused_by_a_plan_without_weights(other: Any) -> None:
     cursor = other.segment(world_size=1, batch_size=1).cursor(1)
     changed = replace(cursor, changes=({"weights": [1.0]},))
-    assert "1 changes" in refusal(lambda: other.resume(changed, world_size=1, batch_size=1))
+    assert "1 change of weights" in refusal(
+        lambda: other.resume(changed, world_size=1, batch_size=1)
+    )
 
 
 @given(st.binary(max_size=80) | st.text(max_size=80).map(str.encode))
@@ -218,7 +220,7 @@ def test_a_file_that_is_no_cursor_is_refused_and_left_alone(content: str, tmp_pa
     path = tmp_path / "cursor.json"
     FILES[content](path)
     before = path.read_bytes()
-    refusal(lambda: Cursor.load(path))
+    assert str(path) in refusal(lambda: Cursor.load(path))
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
 

@@ -62,7 +62,7 @@ OTHERS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     "weights text": (lambda: mixture(weights="12"), ("weights='12'",)),
     "weights texts": (lambda: mixture(weights=("1", "2")), ("weights",)),
     "weights words": (lambda: mixture(weights=("a", 1)), ("weights=('a', 1)",)),
-    "weights too few": (lambda: mixture(weights=(1,)), ("1 entries", "2 sources")),
+    "weights too few": (lambda: mixture(weights=(1,)), ("1 entry", "2 sources")),
     "weights too many": (lambda: mixture(weights=(1, 1, 1)), ("3 entries", "2 sources")),
     "weights empty": (lambda: mixture(weights=()), ("weights",)),
     "weight of an empty source": (lambda: mixture(sizes=(9, 0)), ("weights[1]=1.0", "sizes[1]=0")),
@@ -92,7 +92,7 @@ OTHERS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     # Sizes that do not fit together.
     "sizes empty": (lambda: Mixture(sizes=(), weights=()), ("at least one",)),
     "sizes sum": (lambda: mixture(sizes=(MAX, 1)), (str(MAX + 1), str(MAX))),
-    "epoch_size 0": (lambda: mixture(epoch_size=0), ("epoch_size=0", str(MAX))),
+    "epoch_size 0": (lambda: mixture(epoch_size=0), ("epoch_size=0", "at least 1")),
     "epoch_size text": (lambda: mixture(epoch_size="9"), ("epoch_size='9'",)),
     "phase too late": (
         lambda: mixture(phases=[Phase(weights=(1, 1), position=100)]),
@@ -114,7 +114,7 @@ OTHERS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     "unequal sum": (lambda: UnequalChunks([2**62, 2**62]), (str(2**63),)),
     "unequal none": (lambda: UnequalChunks([]), ("0 chunks", "at least one")),
     "unequal zero": (lambda: UnequalChunks([0, 0]), ("0 samples", "at least one")),
-    "edges fall": (lambda: lengths(edges=[5, 3]), ("edges=[5, 3]", "grows")),
+    "edges fall": (lambda: lengths(edges=[5, 3]), ("edges=[5, 3]", "increasing")),
     "edges short": (lambda: lengths(edges=[4]), ("lengths[1]=5", "at most", "4")),
     "edges empty": (lambda: lengths(edges=[]), ("edges=[]", "not empty")),
     "edges and quantiles": (lambda: lengths(edges=[5], num_buckets=1), ("exactly one",)),

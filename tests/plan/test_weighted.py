@@ -482,7 +482,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     "complex": (lambda: Weighted([1j]), ("complex128", "numbers")),
     "none": (lambda: Weighted(None), ("weights=None", "0 axes")),
     "all zero": (lambda: Weighted([0, 0.0]), ("2 weights are all zero", "above 0")),
-    "no samples": (lambda: Weighted([1], 0), ("num_samples=0", "in [1, ")),
+    "no samples": (lambda: Weighted([1], 0), ("num_samples=0", "at least 1")),
     "half a sample": (lambda: Weighted([1], 1.5), ("num_samples=1.5", "integer")),
     "too many samples": (lambda: Weighted([1], 2**62 + 1), ("num_samples=", str(2**62))),
     "more than can be drawn": (

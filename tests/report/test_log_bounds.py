@@ -88,7 +88,7 @@ def test_many_epochs_give_a_small_page(tmp_path: Path) -> None:
     report = report_logs([write_log(tmp_path / "a.log", batches, num_samples=2)])
     assert len(render(report)) < MOST_BYTES
     share = chart_of(report, "coverage", "Share")
-    assert share["note"] == "500 of 1,000 epochs are shown."
+    assert share["note"] == "Shown: 500 of 1,000 epochs."
     assert (share["x"][0], share["x"][-1]) == (0, 1000)
     table = chart_of(report, "audit", "Epochs")
     assert len(table["rows"]) == 200
@@ -123,7 +123,7 @@ def test_many_sources_give_a_small_page(tmp_path: Path) -> None:
     assert len(render(report)) < MOST_BYTES
     assert len(chart_of(report, "quality", "Beside")["names"]) <= 8 * 5
     text = next(panel.text for panel in report.panels if panel.name == "mixture")
-    assert "The 1,994 sources that come least often are left out." in text
+    assert "The 1,994 least frequent sources are not shown." in text
 
 
 def test_events_are_shown_whatever_they_hold(tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_a_config_of_other_data_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidValueError, match="has 3 samples but must have 2, as "):
         report_logs([path], config=config)
     fits = RunConfig.from_dict({"batch_size": 1, "data": {"samples": 2}})
-    with pytest.raises(InvalidValueError, match="num_samples=2 must be left out beside a config"):
+    with pytest.raises(InvalidValueError, match="num_samples=2 cannot be used with a config"):
         report_logs([path], config=fits, num_samples=2)
     batches = [(0, step, [0]) for step in range(5)]
     with ConsumptionLog(tmp_path / "b.log", rank=0, world_size=1) as log:

@@ -155,7 +155,7 @@ def check_waits(training: list[Batch], report: Report) -> None:
 def check_facts(training: list[Batch], report: Report) -> None:
     facts = {fact.label: fact.value for fact in report.facts}
     assert facts["samples that count"] == sum(len(b.real) for b in training if b.counts)
-    assert facts["thrown away"] == sum(len(b.real) for b in training if not b.counts)
+    assert facts["discarded"] == sum(len(b.real) for b in training if not b.counts)
     assert facts["epochs"] == len({batch.epoch for batch in training if batch.counts})
 
 

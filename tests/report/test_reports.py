@@ -160,7 +160,7 @@ def test_the_report_of_logs_shows_what_was_thrown_away(tmp_path: Path) -> None:
         (40, 60, 65),
         (60, 160, 160),
     ]
-    assert "did not stop by itself" in spans[1]["note"]
+    assert "killed or crashed" in spans[1]["note"]
     events = chart_of(report, "runs", "Events")["rows"]
     assert [row[2] for row in events if row[1] == "run 1"] == ["start", *["checkpoint"] * 4, "stop"]
 
@@ -193,7 +193,7 @@ def test_waits_are_those_in_the_logs(tmp_path: Path) -> None:
             if isinstance(entry, LoggedBatch) and not ("run 2" in str(path) and entry.step >= 60):
                 total += entry.wait
     report = report_logs([logs])
-    assert f" {total:.3g} s altogether" in panel_of(report, "waits")["text"]
+    assert f" {total:.3g} s in total" in panel_of(report, "waits")["text"]
     chart = chart_of(report, "waits", "Wait")
     longest = dict(zip(chart["x"], chart["series"][0]["values"], strict=True))
     assert longest[0] == longest[40] == longest[60] == 0.2

@@ -96,7 +96,7 @@ def test_a_log_cut_at_any_byte_keeps_its_whole_records(
     size = data.draw(st.integers(0, ends[-1]))
     os.truncate(path, size)
     if size < ends[0]:
-        with pytest.raises(DamagedDataError, match=r"header, in line 1|another file"):
+        with pytest.raises(DamagedDataError, match=r"header, in line 1|not begin like a log"):
             read_log(path)
         return
     num_whole = sum(end <= size for end in ends[1:])
@@ -122,7 +122,7 @@ def test_an_altered_byte_is_found_wherever_it_is(
         # JSON can be written in several ways: then nothing is altered but the way.
         assert read_log(path).header == before.header
         return
-    where = rf"byte {start} " if start else r"line 1|another file"
+    where = rf"byte {start} " if start else r"line 1|not begin like a log"
     with pytest.raises(DamagedDataError, match=where):
         read_log(path)
 
@@ -208,7 +208,7 @@ def test_a_loss_that_is_no_number_does_not_end_the_training(tmp_path: Path) -> N
 
 
 def test_errors_name_what_is_wrong(tmp_path: Path) -> None:
-    with pytest.raises(MissingDataError, match="no such log"):
+    with pytest.raises(MissingDataError, match="does not exist"):
         read_log(tmp_path / "none")
     with pytest.raises(StoreError, match="cannot be read"):
         read_log(tmp_path)
@@ -219,7 +219,7 @@ def test_errors_name_what_is_wrong(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no log")
     with pytest.raises(StoreError, match="cannot be written"):
         ConsumptionLog(tmp_path / "file" / "a", rank=0, world_size=2)
-    with pytest.raises(DamagedDataError, match="another file"):
+    with pytest.raises(DamagedDataError, match="not begin like a log"):
         ConsumptionLog(tmp_path / "file", rank=0, world_size=2)
     log = ConsumptionLog(tmp_path / "a", rank=0, world_size=1)
     log.flush()

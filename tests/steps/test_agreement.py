@@ -84,7 +84,7 @@ def test_a_request_of_any_rank_stops_all_after_the_same_step(asker: int) -> None
         return steps, scheduler.stop_reason, scheduler.sigterm_received
 
     expected = [(step, step == 4, False) for step in range(5)]
-    assert on_ranks(3, run) == [(expected, "a rank asked to stop", False)] * 3
+    assert on_ranks(3, run) == [(expected, "a rank requested a stop", False)] * 3
 
 
 def said_at(peers: ThreadPeers, steps: list[int], asker: int | None) -> str:
@@ -153,7 +153,7 @@ def test_a_rank_whose_batches_somebody_else_takes_is_named_on_all(kind: str, how
 
     for steps, said in on_ranks(3, run):
         assert steps == [0, 1]
-        assert "rank 2 has received other samples than its plan says" in said
+        assert "rank 2 has received other samples than its plan" in said
 
 
 def test_a_loader_that_is_sent_to_a_checkpoint_before_its_clock_is_no_stranger() -> None:

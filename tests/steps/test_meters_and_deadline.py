@@ -245,7 +245,7 @@ def test_a_request_stops_the_run_after_this_step_with_a_checkpoint() -> None:
                 scheduler.request_stop()
             steps.append((scheduler.step, scheduler.is_ckpt_step, scheduler.is_val_step))
     assert steps == [(step, step == 3, False) for step in range(4)]
-    assert scheduler.stop_reason == "a rank asked to stop"
+    assert scheduler.stop_reason == "a rank requested a stop"
     assert not scheduler.sigterm_received
 
 

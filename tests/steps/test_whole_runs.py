@@ -182,6 +182,6 @@ def test_a_loader_that_has_less_than_it_said_is_told_of_and_ends_with_a_checkpoi
         def __len__(self) -> int:
             return 9
 
-    with pytest.warns(RuntimeWarning, match="ended 2 batches before the end"):
+    with pytest.warns(RuntimeWarning, match="ended after 7 batches, but its length is 9"):
         records = records_of(scheduler_for(Less(7), grad_acc=3, num_epochs=1))
     assert records == Model(epochs=epochs_of(lambda: Sized(7), 1), grad_acc=3).records()

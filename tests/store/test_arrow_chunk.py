@@ -133,7 +133,7 @@ def test_only_the_selected_columns_are_read(tmp_path: Path, ending: str) -> None
 @pytest.mark.parametrize(
     ("values", "type_", "message"),
     [
-        ([1, None], None, "has 1 nulls and must have none; fill them"),
+        ([1, None], None, "has 1 null and must have none; fill them"),
         ([[1, None]], pa.list_(pa.int64(), 2), "has 1 nulls"),
         ([[1, 2], None], pa.list_(pa.int64(), 2), "has 1 nulls"),
         ([[1], None], None, "has 1 nulls"),
@@ -145,8 +145,8 @@ def test_only_the_selected_columns_are_read(tmp_path: Path, ending: str) -> None
         ([0], pa.date32(), "has type date32"),
         ([1], pa.decimal128(5, 2), "has type decimal128"),
         ([None], pa.null(), "has type null"),
-        ([[1], [2, 3]], None, "has lists of 1 to 2 values.* pad it to one length"),
-        ([[1, 2, 3], [], [1]], None, "has lists of 0 to 3 values.* pad it to one length"),
+        ([[1], [2, 3]], None, "has lists of 1 to 2 values.* pad them"),
+        ([[1, 2, 3], [], [1]], None, "has lists of 0 to 3 values.* pad them"),
         ([[[1], [2, 3]]], None, "has lists of 1 to 2 values"),
     ],
 )

@@ -684,7 +684,7 @@ def test_empty_groups_are_read_as_nothing(tmp_path: Path, ending: str, is_fixed:
 def test_a_folder_of_empty_chunks_only_says_that_it_has_no_samples(tmp_path: Path) -> None:
     store = FolderStore(write_folder(tmp_path, [0, 0]).folder)
     assert store.num_samples == 0
-    with pytest.raises(DamagedDataError, match=r"has no samples; pack at least one"):
+    with pytest.raises(DamagedDataError, match=r"has 0 samples and must have at least 1"):
         _ = store.columns
 
 
@@ -726,7 +726,7 @@ def test_verifying_refuses_flipped_bits_by_the_recorded_checksum(tmp_path: Path,
     num_good = 1 if kind not in ("parquet", "arrow") else 6 // GROUP_SIZE
     same_columns(store.read(0, [0]), rows_of(data.chunks[0], [0]))
     for _ in range(2):
-        with pytest.raises(DamagedDataError, match=r"0001.*: its bytes have changed"):
+        with pytest.raises(DamagedDataError, match=r"0001.*: its contents have changed"):
             store.read(num_good, [0])
     # Reading the good one goes on.
     same_columns(store.read(0, [1]), rows_of(data.chunks[0], [1]))

@@ -90,7 +90,7 @@ def test_a_folder_without_metadata_is_a_missing_file(tmp_path: Path) -> None:
             lambda folder=folder: FolderStore(folder),
             MissingDataError,
             path,
-            "no such file",
+            "does not exist",
             within=tmp_path,
         )
         with pytest.raises(FileNotFoundError):
@@ -294,7 +294,7 @@ def test_a_chunk_that_is_missing_is_named(tmp_path: Path, kind: str) -> None:
         lambda: FolderStore(tmp_path).check_chunk(1),
         lambda: FolderStore(tmp_path).prefetch(len(FolderStore(tmp_path).chunk_sizes) - 1),
     ):
-        refused(call, MissingDataError, path, "no such file", within=tmp_path)
+        refused(call, MissingDataError, path, "does not exist", within=tmp_path)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -509,7 +509,7 @@ def test_a_file_that_another_one_replaced_is_found_by_its_checksum(tmp_path: Pat
         lambda: read_all(tmp_path, verify=True),
         DamagedDataError,
         data.files[1],
-        "its bytes have changed",
+        "its contents have changed",
         within=tmp_path,
     )
 
@@ -592,7 +592,7 @@ def test_links_out_of_the_folder_are_refused(tmp_path: Path, ask: str, what: str
         lambda: ASK[ask](data.folder),
         UnsafeDataError,
         data.folder / path,
-        "leads out of its folder",
+        "outside its folder",
         within=tmp_path,
     )
 
@@ -608,7 +608,7 @@ def test_links_out_of_a_chunk_of_columns_are_refused(tmp_path: Path, ask: str) -
         lambda: ASK[ask](data.folder),
         UnsafeDataError,
         column,
-        "leads out of its folder",
+        "outside its folder",
         within=tmp_path,
     )
 

@@ -56,7 +56,7 @@ def test_a_view_outlives_the_name_of_its_file_and_of_the_map(tmp_path: Path) -> 
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(MissingDataError, match=r"gone\.bin: there is no such file"):
+    with pytest.raises(MissingDataError, match=r"gone\.bin: does not exist"):
         map_file(tmp_path / "gone.bin")
 
 

@@ -121,7 +121,7 @@ class Payload:
 def test_pickled_objects_are_refused_and_not_run(tmp_path: Path) -> None:
     target = tmp_path / "proof"
     np.save(tmp_path / "a.npy", np.array([Payload(target)], dtype=object), allow_pickle=True)
-    with pytest.raises(UnsafeDataError, match="holds Python objects"):
+    with pytest.raises(UnsafeDataError, match="contains Python objects"):
         open_npy(tmp_path / "a.npy")
     assert not target.exists()
     np.load(tmp_path / "a.npy", allow_pickle=True)

@@ -132,14 +132,14 @@ class TestSplits:
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("nowhere", {}, "there is no such file or folder"),
+        ("nowhere", {}, "does not exist"),
         ("rows.csv", {}, "feedline pack"),
         ("empty", {}, "is not data that can be opened"),
         ("tokens.bin", {}, "window is required"),
-        ("tokens.bin", {"window": 3, "columns": ["x"]}, "columns=.* must be left out"),
-        ("safetensors", {"window": 3}, "window=3 must be left out"),
+        ("tokens.bin", {"window": 3, "columns": ["x"]}, "columns=.* cannot be used"),
+        ("safetensors", {"window": 3}, "window=3 cannot be used"),
         ("safetensors", {"columns": ["z"]}, "'z'"),
-        ("matrix.zarr", {"verify": True}, "verify=True must be left out"),
+        ("matrix.zarr", {"verify": True}, "verify=True cannot be used"),
     ],
 )
 def test_bad_input_gets_a_clear_error(

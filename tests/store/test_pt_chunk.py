@@ -263,8 +263,8 @@ def test_reading_imports_no_torch(tmp_path: Path) -> None:
         pytest.param((torch.ones(3),) * 4, "holds a tuple of 4", id="tuple-of-four"),
         pytest.param(({}, {}, [1], None, None), "sequence_ids is neither", id="numbers"),
         pytest.param({"a": "text"}, "a is neither", id="text"),
-        pytest.param({"a": {"b": {"c": torch.ones(3)}}}, "a/b is no tensor", id="deep"),
-        pytest.param({"a": torch.tensor(3)}, "'a' is one number", id="no-axis"),
+        pytest.param({"a": {"b": {"c": torch.ones(3)}}}, "a/b is not a tensor", id="deep"),
+        pytest.param({"a": torch.tensor(3)}, "'a' has 0 axes", id="no-axis"),
         pytest.param(None, "holds a NoneType", id="none"),
     ],
 )
@@ -622,7 +622,7 @@ def test_encrypted_members_are_refused(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("order", [b"big", b"", b"little ", b"LITTLE", b"\0" * 100])
 def test_other_byte_orders_are_refused(tmp_path: Path, order: bytes) -> None:
     content = pt_bytes(GOOD, {"0": SIX}, byteorder=order)
-    with pytest.raises(DamagedDataError, match=r"a\.pt: is not little-endian"):
+    with pytest.raises(DamagedDataError, match=r"a\.pt: is big-endian"):
         open_pt(written(tmp_path / "a.pt", content))
 
 
@@ -635,7 +635,9 @@ def test_files_from_before_the_byte_order_was_written_are_read(tmp_path: Path) -
 def test_files_of_torch_before_zip_are_refused_with_a_remedy(tmp_path: Path) -> None:
     path = tmp_path / "a.pt"
     torch.save({"a": torch.ones(3)}, path, _use_new_zipfile_serialization=False)
-    with pytest.raises(DamagedDataError, match=r"a\.pt: is not a zip file .*save it again"):
+    with pytest.raises(
+        DamagedDataError, match=r"a\.pt: is not a torch.save archive .*save it again"
+    ):
         open_pt(path)
 
 

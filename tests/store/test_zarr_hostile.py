@@ -117,7 +117,7 @@ def test_columns_out_of_range_are_refused(column: int, copy_of: Callable[[str], 
     for place in (0, 100, indices.shape[0] - 1):
         kept = indices[place]
         indices[place] = column
-        assert "columns must lie in [0, 13)" in check_refused(path)
+        assert "columns must be in [0, 13)" in check_refused(path)
         indices[place] = kept
     read_all(path)
 

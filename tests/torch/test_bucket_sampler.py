@@ -126,8 +126,8 @@ def test_padded_tokens_never_exceed_the_budget(mode: str, world_size: int) -> No
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "give exactly one"),
-        ({"batch_size": 2, "token_budget": 9}, "give exactly one"),
+        ({}, "pass exactly one"),
+        ({"batch_size": 2, "token_budget": 9}, "pass exactly one"),
         ({"batch_size": 0}, "batch_size=0"),
         ({"batch_size": 2, "num_buckets": 0}, "num_buckets=0"),
         ({"batch_size": 2, "edges": [2]}, "lengths"),

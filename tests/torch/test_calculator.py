@@ -180,8 +180,8 @@ def test_a_ratio_has_the_same_name_as_a_float_and_as_a_resolution(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "give exactly one"),
-        ({"preset": "512p", "max_pixels": 512**2}, "give exactly one"),
+        ({}, "pass exactly one"),
+        ({"preset": "512p", "max_pixels": 512**2}, "pass exactly one"),
         ({"preset": "500p"}, "'500p' must be one of '256p'"),
         ({"preset": 512}, "512 must be one of"),
         ({"preset": ""}, "must be one of"),

@@ -285,7 +285,7 @@ def test_counts_and_files_are_the_documented_ones(
             is_possible = {
                 "exact": len(set(counts)) == 1,
                 "undersampling": min(counts) > 0,
-                # A rank with nothing but empty files has nothing to repeat.
+                # A rank with nothing but empty files has no samples to repeat.
                 "oversampling": all(
                     count or (alone and rank >= len(sizes) and sizes[rank % len(sizes)])
                     for rank, count in enumerate(counts)

@@ -376,7 +376,7 @@ def test_the_mask_marks_what_oversampling_repeats(num_workers: int, tmp_path: Pa
 
 def test_what_the_dataset_decides_cannot_be_given_to_the_loader(folder: Path) -> None:
     for wrong in ({"batch_size": 8}, {"shuffle": True}, {"sampler": range(3)}):
-        with pytest.raises(InvalidValueError, match="its configuration"):
+        with pytest.raises(InvalidValueError, match="configure the dataset"):
             DataLoader(make_data(folder), **wrong)
     assert len(list(DataLoader(make_data(folder), batch_size=None, shuffle=False))) == NUM_BATCHES
 

@@ -26,7 +26,7 @@ def test_batches_in_any_order_are_refused() -> None:
 
 
 def test_a_generator_is_refused_and_not_ignored() -> None:
-    with pytest.raises(InvalidValueError, match=r"generator must be left out.*use seed="):
+    with pytest.raises(InvalidValueError, match=r"generator cannot be used.*use seed="):
         DataLoader(Ids(40), batch_size=4, shuffle=True, generator=torch.Generator())
 
 

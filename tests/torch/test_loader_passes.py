@@ -130,16 +130,16 @@ def test_without_a_batch_size_samples_come_one_by_one() -> None:
 
 def test_a_sampler_in_the_wrong_place_is_told_where_it_belongs() -> None:
     lengths = BucketBatchSampler([1, 2, 3], batch_size=1, num_buckets=1)
-    with pytest.raises(InvalidValueError, match="give it as batch_sampler"):
+    with pytest.raises(InvalidValueError, match="pass it as batch_sampler"):
         DataLoader(Ids(3), sampler=lengths)
-    with pytest.raises(InvalidValueError, match="give it as sampler"):
+    with pytest.raises(InvalidValueError, match="pass it as sampler"):
         DataLoader(Ids(3), batch_sampler=DistributedSampler(range(3)))
 
 
 def test_a_state_that_contradicts_itself_or_the_seed_is_refused() -> None:
     loader = make()
     state = loader.state_dict()
-    with pytest.raises(CursorFormatError, match="epoch=3 must be that of the cursor, 0"):
+    with pytest.raises(CursorFormatError, match="epoch=3 must be 0, the epoch of the cursor"):
         loader.load_state_dict({**state, "epoch": 3})
     with pytest.raises(PlanMismatchError, match="seed was 6 and is 5"):
         loader.load_state_dict({"epoch": 0, "seed": 6})

@@ -123,7 +123,7 @@ def test_phases_may_be_given_by_position() -> None:
     [
         (EDGES, [1, 2], r"weights has 2 entries"),
         (EDGES, [1, 2, 3, 4], r"weights has 4 entries"),
-        (EDGES, [], r"weights=\[\] must hold"),
+        (EDGES, [], r"weights=\[\] must contain"),
         (EDGES, [0, 0, 0], r"all zero"),
         (EDGES, [1, -1, 1], r"weights\[1\]=-1\.0"),
         (EDGES, [1, float("nan"), 1], r"weights\[1\]=nan"),

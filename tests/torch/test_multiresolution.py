@@ -270,7 +270,7 @@ def test_a_name_that_no_file_can_have_is_refused_in_few_words(tmp_path: Path, na
 
 def test_a_shard_listed_twice_is_refused(tmp_path: Path) -> None:
     write_cache(tmp_path, [ITEM])
-    with pytest.raises(InvalidValueError, match=r"shard 1: './shard_0.json' is listed before"):
+    with pytest.raises(InvalidValueError, match=r"shard 1: './shard_0.json' is listed twice"):
         MultiresolutionDataset(name_shards(tmp_path, ["shard_0.json", "./shard_0.json"]))
 
 

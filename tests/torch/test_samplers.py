@@ -236,9 +236,9 @@ def test_datasets_smaller_than_the_world(drop_last: bool) -> None:
     samplers = [DistributedSampler(range(3), 5, rank, drop_last=drop_last) for rank in range(5)]
     if drop_last:
         for sampler in samplers:
-            with pytest.raises(InvalidValueError, match="3 samples give no batch"):
+            with pytest.raises(InvalidValueError, match="3 samples cannot fill a batch"):
                 len(sampler)
-            with pytest.raises(InvalidValueError, match="3 samples give no batch"):
+            with pytest.raises(InvalidValueError, match="3 samples cannot fill a batch"):
                 list(sampler)
     else:
         assert [len(list(sampler)) for sampler in samplers] == [1] * 5

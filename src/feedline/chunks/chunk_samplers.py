@@ -14,6 +14,7 @@ from feedline.errors import InvalidValueError, as_float, check_integer
 from feedline.plan import EqualChunks, Order, WindowOrder
 from feedline.plan.drawn import ClassDraws, DrawnOrder
 from feedline.plan.seeds import Seed
+from feedline.words import several
 
 
 class SequentialSampler(WindowSampler):
@@ -22,9 +23,9 @@ class SequentialSampler(WindowSampler):
     Args:
         chunk_size: The number of rows that are read together.
         preload_nchunks: The number of chunks in a request.
-        batch_size: The number of rows of a batch.
-        drop_last: Leave out an incomplete last batch.
-        mask: The rows to draw from; by default all.
+        batch_size: The number of rows in a batch.
+        drop_last: Drop an incomplete last batch.
+        mask: The rows to draw from; by default all rows.
 
     Examples:
         >>> sampler = SequentialSampler(chunk_size=4, preload_nchunks=2, batch_size=4)
@@ -55,7 +56,7 @@ class SequentialSampler(WindowSampler):
 
 
 class RandomSampler(WindowSampler):
-    """Chunks in random order, and the rows of those that are read together shuffled.
+    """Chunks in random order; rows of chunks that are read together are shuffled.
 
     Without replacement every row comes once in an epoch, and the chunk that is short comes last.
     With replacement, runs of `chunk_size` rows begin anywhere, `num_samples` rows in all.
@@ -63,11 +64,11 @@ class RandomSampler(WindowSampler):
     Args:
         chunk_size: The number of rows that are read together.
         preload_nchunks: The number of chunks in a request, which are shuffled as one.
-        batch_size: The number of rows of a batch.
+        batch_size: The number of rows in a batch.
         replacement: Whether a row may come more than once.
-        num_samples: How many rows an epoch has; by default as many as there are.
-        drop_last: Leave out an incomplete last batch.
-        mask: The rows to draw from; by default all.
+        num_samples: The number of rows in an epoch; by default all.
+        drop_last: Drop an incomplete last batch.
+        mask: The rows to draw from; by default all rows.
         rng: A seed, or a generator that yields one.
 
     Examples:
@@ -110,7 +111,7 @@ class RandomSampler(WindowSampler):
 
     @property
     def num_samples(self) -> int | None:
-        """How many rows an epoch has, if not as many as there are."""
+        """The number of rows in an epoch, if not all."""
         return self._num_samples
 
     def order_on(self, start: int, stop: int, seed: Seed) -> Order:
@@ -144,17 +145,17 @@ class ClassSampler(WindowSampler):
     that lie in that class. So each read is one class, and so is each batch.
 
     Args:
-        chunk_size: The number of rows that are read together. Every run of equal labels must have
-            as many, unless its class has no weight.
+        chunk_size: The number of rows that are read together. Every run of equal labels must be at
+            least this long, unless the weight of its class is 0.
         preload_nchunks: The number of chunks in a request.
-        batch_size: The number of rows of a batch.
-        classes: The label of each row: integers or text, or a pandas Categorical. None of them may
-            be missing.
-        num_samples: How many rows an epoch has.
+        batch_size: The number of rows in a batch.
+        classes: The label of each row: integers or text, or a pandas Categorical. No label may be
+            missing.
+        num_samples: The number of rows in an epoch.
         class_weights: A weight for each class, in the order of the categories, or of the sorted
-            labels. Zero or less leaves a class out. By default all are drawn alike.
-        drop_last: Leave out an incomplete last batch.
-        mask: The rows to draw from; by default all.
+            labels. Zero or less excludes a class. By default all weights are equal.
+        drop_last: Drop an incomplete last batch.
+        mask: The rows to draw from; by default all rows.
         rng: A seed, or a generator that yields one.
 
     Examples:
@@ -195,7 +196,7 @@ class ClassSampler(WindowSampler):
             raise InvalidValueError(
                 f"chunk_size={self._chunk_size} must be at most {int(self._lengths[short].min())}, "
                 f"the shortest run of equal labels, here of {listed}; sort the rows by class, use "
-                "smaller chunks, or give these classes the weight 0"
+                "smaller chunks, or set the weight of these classes to 0"
             )
 
     @property
@@ -204,14 +205,14 @@ class ClassSampler(WindowSampler):
 
     @property
     def num_samples(self) -> int:
-        """How many rows an epoch has."""
+        """The number of rows in an epoch."""
         return self._num_samples
 
     def validate(self, n_obs: int) -> None:
         if n_obs != self._num_rows:
             raise InvalidValueError(
-                f"n_obs={n_obs} must be {self._num_rows}, the number of classes given; give one "
-                "class for each row"
+                f"n_obs={n_obs} must be {self._num_rows}, the length of classes; pass one class "
+                "for each row"
             )
         super().validate(n_obs)
 
@@ -248,16 +249,16 @@ def _codes_of(classes: Any) -> tuple[NDArray[np.int64], list[Any]]:
     else:
         labels = np.asarray(classes)
         if labels.dtype == object and any(value is None for value in labels):
-            raise InvalidValueError("classes has missing labels; give each row a class")
+            raise InvalidValueError("classes has missing labels; label every row")
         if labels.dtype.kind == "f" and np.isnan(labels).any():
-            raise InvalidValueError("classes has missing labels (NaN); give each row a class")
+            raise InvalidValueError("classes has missing labels (NaN); label every row")
         distinct, codes = np.unique(labels, return_inverse=True)
         names = distinct.tolist()
     if codes.ndim != 1 or not len(codes):
         raise InvalidValueError("classes must be a flat list with one label for each row")
     if codes.min() < 0:
         raise InvalidValueError(
-            f"classes has {int((codes < 0).sum())} missing labels; give each row a class"
+            f"classes has {several(int((codes < 0).sum()), 'missing label')}; label every row"
         )
     return codes, names
 
@@ -268,8 +269,8 @@ def _weights_of(given: Sequence[float] | None, names: list[Any]) -> NDArray[np.f
     weights = np.array([as_float(weight) for weight in given])
     if len(weights) != len(names):
         raise InvalidValueError(
-            f"class_weights has {len(weights)} weights but must have {len(names)}, one for each "
-            "class"
+            f"class_weights has {several(len(weights), 'weight')} but must have {len(names)}, one "
+            "for each class"
         )
     if not np.isfinite(weights).all() or not (weights > 0).any():
         raise InvalidValueError(

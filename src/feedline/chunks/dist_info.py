@@ -15,7 +15,7 @@ _CALLS = {"torch": "torch.distributed.init_process_group", "jax": "jax.distribut
 
 
 def peers_of(dist_info: DistInfo) -> Peers:
-    """Return the ranks that `dist_info` says, as they are now.
+    """Return the ranks of `dist_info`, as they are now.
 
     Examples:
         >>> peers_of(lambda: (1, 4)).world_size
@@ -35,7 +35,7 @@ def peers_of(dist_info: DistInfo) -> Peers:
 
 
 class _Joined(FoundPeers):
-    """The processes of a framework; other processes than this one know rank and number only."""
+    """The processes of a framework; in other processes only rank and world size are known."""
 
     def __init__(self, joined: Peers) -> None:
         super().__init__(joined.world_size, joined.rank)
@@ -43,7 +43,7 @@ class _Joined(FoundPeers):
 
     @classmethod
     def of(cls, framework: Any) -> _Joined:
-        """Return the processes of a framework by its name, or raise if there are none."""
+        """Return the processes of a framework by its name, or raise if it is not initialized."""
         if not isinstance(framework, str) or framework not in _CALLS:
             raise InvalidValueError(
                 f"dist_info={framework!r:.80} must be 'torch', 'jax' or a function that returns "
@@ -59,5 +59,5 @@ class _Joined(FoundPeers):
 
     @property
     def reached(self) -> Peers:
-        """The processes that this one can talk to."""
+        """The processes that this one can communicate with."""
         return self._joined

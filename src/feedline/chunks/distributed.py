@@ -1,4 +1,4 @@
-"""A sampler that shares another one's rows out to the ranks of a run."""
+"""A sampler that divides another one's rows over the ranks of a run."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ _SHARDS = ("contiguous", "windows")
 
 
 class DistributedSampler(PlannedSampler):
-    """What another sampler draws, shared out to the ranks of a run.
+    """The rows of another sampler, divided over the ranks of a run.
 
-    The sampler that is wrapped is copied, so it stays as it is.
+    The wrapped sampler is copied, so it does not change.
 
     Args:
-        sampler: The sampler to share out; its mask says which rows.
-        dist_info: `"torch"`, `"jax"`, or a function that returns `(rank, world_size)`. It is asked
-            once, now.
+        sampler: The sampler to divide; its mask selects the rows.
+        dist_info: `"torch"`, `"jax"`, or a function that returns `(rank, world_size)`. It is called
+            once, at construction.
         enforce_equal_batches: With contiguous shards, cut every shard to a multiple of the batch
             size, so that all batches are full.
         shards: `"contiguous"` gives each rank one part of the rows, the same in every epoch; rows
-            that do not divide evenly are left out. `"windows"` deals windows of chunks to the ranks
-            in rounds: every row is seen by some rank in every epoch, ranks get others each time,
-            and a state goes on with any number of them.
+            that do not divide evenly are dropped. `"windows"` deals windows of chunks to the ranks
+            in rounds: every row is seen by some rank in every epoch, ranks get other rows each
+            time, and a state resumes on any number of ranks.
 
     Examples:
         >>> from feedline.chunks import RandomSampler
@@ -63,7 +63,7 @@ class DistributedSampler(PlannedSampler):
         self._sampler = copy.deepcopy(sampler)
         self.has_position = isinstance(sampler, WindowSampler)
         if not self.has_position and sampler.rng is not None:
-            # Each rank has a stream of its own; all of them leave the caller's generator alone.
+            # Each rank has its own stream; the caller's generator is not used.
             self._sampler.rng = copy.deepcopy(sampler.rng).spawn(self.rank + 1)[-1]
 
     def _shown(self) -> str:
@@ -72,24 +72,24 @@ class DistributedSampler(PlannedSampler):
 
     @property
     def dist_info(self) -> DistInfo:
-        """Where rank and number of ranks came from."""
+        """The source of rank and world size."""
         return self._dist_info
 
     rank: int = asked_of("peers", "rank")
-    """The rank that this sampler draws for."""
+    """The rank."""
     world_size: int = asked_of("peers", "world_size")
     """The number of ranks."""
     batch_size, shuffle = asked_of("_sampler", "batch_size"), asked_of("_sampler", "shuffle")
     chunk_size, seed = asked_of("_ours", "chunk_size"), asked_of("_ours", "seed")
     preload_nchunks = asked_of("_ours", "preload_nchunks")
-    mask = asked_of("_sampler", "mask", "The rows that are shared out.", can_set=True)
+    mask = asked_of("_sampler", "mask", "The rows that are divided.", can_set=True)
     rng = asked_of("_sampler", "rng", "Of the seed; setting it draws another.", can_set=True)
 
     @property
     def _ours(self) -> WindowSampler:
         if not isinstance(self._sampler, WindowSampler):
             raise InvalidValueError(
-                f"{type(self._sampler).__name__} has no place to save or resume; wrap one of "
+                f"{type(self._sampler).__name__} cannot be saved or resumed; wrap one of "
                 "Feedline's samplers"
             )
         return self._sampler
@@ -129,7 +129,7 @@ class DistributedSampler(PlannedSampler):
         return self.batch_size if self._enforce_equal_batches else 1
 
     def _shard(self, n_obs: int) -> tuple[int, int]:
-        """Return where this rank's part of the rows begins and ends."""
+        """Return the start and end of this rank's rows."""
         start, stop = self._bounds(n_obs)
         if self._shards == "windows":
             return start, stop

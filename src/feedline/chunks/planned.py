@@ -1,4 +1,4 @@
-"""Samplers whose requests are computed from a plan, so that they begin anywhere."""
+"""Samplers whose requests are computed from a plan, so that they can resume anywhere."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from feedline.words import several, shown
 
 
 class PlannedSampler(Sampler):
-    """A sampler with a position: an epoch, and how far it has come in it.
+    """A sampler with a position: an epoch, and the progress in it.
 
-    When a pass has ended, the next one is the next epoch; one that was broken off is begun again.
+    When a pass has ended, the next one is the next epoch; an interrupted pass restarts.
     The state counts batches: those that a loader of Feedline has delivered, or else those in the
-    requests that were handed out.
+    requests that were delivered.
 
     Inside a worker of torch's DataLoader, worker w of n gets requests w, w + n, ….
     """
@@ -47,17 +47,17 @@ class PlannedSampler(Sampler):
 
     @abstractmethod
     def plan(self, n_obs: int) -> Plan:
-        """Return the plan for so many rows; its indices count from the mask's first row."""
+        """Return the plan for `n_obs` rows; its indices count from the mask's first row."""
 
     @property
     @abstractmethod
     def chunk_size(self) -> int:
-        """The number of rows of a chunk."""
+        """The number of rows in a chunk."""
 
     @property
     @abstractmethod
     def preload_nchunks(self) -> int:
-        """The number of chunks of a request."""
+        """The number of chunks in a request."""
 
     @property
     @abstractmethod
@@ -65,7 +65,7 @@ class PlannedSampler(Sampler):
         """The seed of all orders."""
 
     def position_for(self, n_obs: int, data: MatrixStore | None = None) -> Position:
-        """Return where this sampler is in the plan for so many rows, of `data` if that is known."""
+        """Return the position in the plan for `n_obs` rows, of `data` if that is known."""
         start, stop = self._bounds(n_obs)
         wanted = (n_obs, start, stop, self.seed, id(data))
         if self._planned_for != wanted:
@@ -78,10 +78,10 @@ class PlannedSampler(Sampler):
         return self._position
 
     epoch: int = asked_of("_position", "epoch")
-    """The epoch that this sampler is in."""
+    """The current epoch."""
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to the beginning of `epoch`; the epoch that the sampler is in is not restarted."""
+        """Move to the start of `epoch`; the current epoch is not restarted."""
         self._position.set_epoch(epoch)
 
     def n_batches(self, n_obs: int) -> int:
@@ -91,7 +91,7 @@ class PlannedSampler(Sampler):
         return self.plan(n_obs).segment(epoch=position.epoch, **sizes).num_batches
 
     def n_batches_left(self, n_obs: int) -> int:
-        """Return how many batches the next pass has."""
+        """Return the number of batches in the next pass."""
         return self.position_for(n_obs).num_batches_left()
 
     def requests(self, running: Pass, n_obs: int) -> Iterator[LoadRequest]:
@@ -123,15 +123,15 @@ class PlannedSampler(Sampler):
         return start, stop
 
     def _first_chunk(self, n_obs: int) -> int:
-        """Return the row at which chunks begin to be counted."""
+        """Return the row from which chunks are counted."""
         return self._bounds(n_obs)[0]
 
     def state_dict(self, num_batches: int | None = None) -> dict[str, Any]:
-        """Return where this sampler is; the cursor is None until the rows are known.
+        """Return the state; the cursor is None until the number of rows is known.
 
         Args:
-            num_batches: How many batches of this pass were delivered. A loader that reads ahead
-                knows; without it, all batches of the requests handed out count.
+            num_batches: The number of batches of this pass that were delivered, from a loader that
+                reads ahead; without it, all batches of the requests so far count.
         """
         running = self._position.current
         if running is None:
@@ -148,13 +148,13 @@ class PlannedSampler(Sampler):
         return {"epoch": cursor.epoch, "cursor": cursor.to_json()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Let the next pass go on where a state was saved; it is compared with the plan then."""
+        """Let the next pass resume from a saved state; it is compared with the plan then."""
         # Which rows the state is for is known when the pass begins.
         self._position.plan = self._planned_for = None
         self._position.load_state_dict(state)
 
     def __getstate__(self) -> dict[str, Any]:
-        # A copy has a position of its own; its plan, which may hold the data, is made anew.
+        # A copy has its own position; its plan, which may hold the data, is made again.
         position = copy.copy(self._position)
         position.plan = None
         return {**self.__dict__, "_position": position, "_planned_for": None}
@@ -209,7 +209,7 @@ class WindowSampler(PlannedSampler):
 
     @property
     def drop_last(self) -> bool:
-        """Whether an incomplete last batch is left out."""
+        """Whether an incomplete last batch is dropped."""
         return self._drop_last
 
     @property
@@ -231,7 +231,7 @@ class WindowSampler(PlannedSampler):
 
     @property
     def tail(self) -> str:
-        """What happens to the last batch."""
+        """The tail policy."""
         return "drop" if self._drop_last else "even"
 
     def plan(self, n_obs: int) -> Plan:

@@ -1,7 +1,7 @@
 """Plans of chunk samplers: which rows a cursor is for, and contiguous shards of them.
 
 With contiguous shards, rank r of W draws from the r-th part of the rows, and from no other. What a
-rank has left depends on its shard, so an epoch goes on only with as many ranks as before.
+rank has left depends on its shard, so an epoch resumes only on the same number of ranks.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ OrderOn = Callable[[int, int, Seed], Order]
 @one_line
 @dataclass(frozen=True, kw_only=True)
 class RowsPlan(Plan):
-    """What `plan` says, for rows `[start, stop)` of a matrix; indices count from `start`.
+    """The order of `plan`, for rows `[start, stop)` of a matrix; indices count from `start`.
 
     Cursors from before masks were part of them are compared without the mask; those of a loader,
     which name the data, without the data.
@@ -67,7 +67,7 @@ class RowsPlan(Plan):
 
 
 def shard_bounds(num_rows: int, world_size: int, rank: int, multiple_of: int) -> tuple[int, int]:
-    """Return where the shard of a rank begins and ends; its size is cut to a multiple.
+    """Return the start and end of a rank's shard; its size is rounded down to a multiple.
 
     Examples:
         >>> shard_bounds(103, world_size=2, rank=1, multiple_of=10)
@@ -77,8 +77,9 @@ def shard_bounds(num_rows: int, world_size: int, rank: int, multiple_of: int) ->
     size -= size % multiple_of
     if size == 0:
         raise InvalidValueError(
-            f"world_size={world_size} ranks get no rows of {num_rows} in multiples of "
-            f"{multiple_of}; use fewer ranks, smaller batches or enforce_equal_batches=False"
+            f"world_size={world_size} is too large to divide {num_rows} rows into shards that are "
+            f"multiples of {multiple_of}; use fewer ranks, smaller batches or "
+            "enforce_equal_batches=False"
         )
     return rank * size, (rank + 1) * size
 
@@ -142,15 +143,15 @@ class _ShardsRest:
         if self.history and self.history[0].world_size != world_size:
             raise PlanMismatchError(
                 f"world_size={world_size} must be {self.history[0].world_size}, as when the state "
-                "was saved, because contiguous shards tie rows to ranks; go on with as many ranks, "
-                "or use shards='windows' from the next run on",
+                "was saved, because contiguous shards tie rows to ranks; resume on the same "
+                "number of ranks, or start a run with shards='windows'",
                 {"world_size": (self.history[0].world_size, world_size)},
             )
         return _ShardsDeal(self, world_size, batch_size)
 
 
 class _ShardsDeal:
-    """Each rank's shard in batches. A shard is looked at when its rank is asked for.
+    """Each rank's shard in batches. A shard is computed when its rank is asked for.
 
     Shards have equally many rows, so what counts entries asks the first one only.
     """

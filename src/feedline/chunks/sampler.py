@@ -1,4 +1,4 @@
-"""What a chunk sampler is: something that turns a number of rows into load requests."""
+"""The chunk sampler: it turns a number of rows into load requests."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Sampler(ABC):
     @property
     @abstractmethod
     def batch_size(self) -> int:
-        """The number of rows of a batch."""
+        """The number of rows in a batch."""
 
     @property
     @abstractmethod
@@ -78,15 +78,15 @@ class Sampler(ABC):
 
     @abstractmethod
     def n_batches(self, n_obs: int) -> int:
-        """Return the number of batches that `sample` yields for so many rows."""
+        """Return the number of batches that `sample` yields for `n_obs` rows."""
 
     def n_iters(self, n_obs: int) -> int:
-        """Return the same as `n_batches`, under its other name."""
+        """Return `n_batches`, under its other name."""
         return self.n_batches(n_obs)
 
     @abstractmethod
     def validate(self, n_obs: int) -> None:
-        """Raise unless this sampler can draw from so many rows."""
+        """Raise unless this sampler can draw from `n_obs` rows."""
 
     def sample(self, n_obs: int) -> Iterator[LoadRequest]:
         """Yield load requests for a pass over `n_obs` rows."""
@@ -115,7 +115,7 @@ def mask_bounds(mask: Any, n_obs: int | None = None) -> tuple[int, int | None]:
         return start, None
     if n_obs is not None and stop > n_obs:
         raise InvalidValueError(
-            f"mask.stop={stop} must be at most n_obs={n_obs}; give a mask for these rows"
+            f"mask.stop={stop} must be at most n_obs={n_obs}; pass a mask for these rows"
         )
     if start >= stop:
         raise InvalidValueError(
@@ -140,7 +140,7 @@ def seed_of(rng: Any) -> tuple[int | str, np.random.Generator]:
         return rng, np.random.default_rng(list(rng.encode()))
     seed = 0
     if rng is not None:
-        seed = check_integer("rng", rng, None, remedy="give a seed or a numpy Generator")
+        seed = check_integer("rng", rng, None, remedy="pass a seed or a numpy Generator")
     return seed, np.random.default_rng([abs(seed), int(seed < 0)])
 
 
@@ -148,10 +148,10 @@ def request_of(block: Block, offset: int, chunk_size: int, first_chunk: int) -> 
     """Return what to read for the batches of a block, in slices that do not cross chunks.
 
     `offset` is added to the block's indices, and chunks are counted from row `first_chunk` on. Rows
-    that are wanted twice are read once. All arrays are new: nothing is shared with other requests.
+    that are needed twice are read once. All arrays are new: nothing is shared with other requests.
     """
     rows, places = np.unique(block.indices, return_inverse=True)
-    # A slice ends where a row is left out, and where a chunk does.
+    # A slice ends where a row is skipped, and where a chunk ends.
     chunks = (rows + (offset - first_chunk)) // chunk_size
     is_cut = (np.diff(rows) != 1) | (np.diff(chunks) != 0)
     edges = [0, *(np.flatnonzero(is_cut) + 1).tolist(), len(rows)]

@@ -1,4 +1,4 @@
-"""`feedline audit`, and what an audit found, as tables for people and as JSON for programs."""
+"""`feedline audit`: the results of an audit, as tables or as JSON."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import click
 from feedline.cli.configs import PATH, load_config, naming, samples_option
 from feedline.cli.printing import Outcome, Styled, command, one_line, print_table
 from feedline.errors import InvalidValueError, check_integer
+from feedline.words import several
 
 if TYPE_CHECKING:
     from feedline.runs.audit_result import AuditResult, EpochAudit, RunAudit
@@ -38,9 +39,9 @@ def audit(
 ) -> Outcome:
     """Check that every sample was received exactly once in every epoch.
 
-    LOGS are those that all ranks of all runs of one training wrote (feedline.runs.LoggedLoader), or
-    folders of them. A run counts up to the checkpoint that the next one loaded. Where weights let
-    samples come more than once, or not at all, --config says how often they should.
+    LOGS are the logs of all ranks of all runs of one training (log=FOLDER of a loader), or folders
+    of them. A run counts up to the checkpoint that the next one loaded. With weights, samples may
+    come more than once or not at all: then --config says how often they should come.
 
     The exit code is 1 if samples were lost or repeated, or ranks diverged, and 2 if a log cannot be
     used.
@@ -55,7 +56,7 @@ def audit(
         check_integer("--samples", samples, 1, _MOST_SAMPLES)
         if config is not None:
             raise InvalidValueError(
-                f"--samples={samples} must be left out beside --config, which says it"
+                f"--samples={samples} cannot be used with --config, which contains it; omit it"
             )
     from feedline.runs.audit import audit_config, audit_logs
 
@@ -74,15 +75,15 @@ def audit(
         print_result(result, planned)
         if config is None and any(epoch.num_repeated for epoch in result.epochs):
             click.echo(
-                "Where samples may come more than once in an epoch, as in a mixture with weights, "
-                "give --config."
+                "If samples may come more than once in an epoch, as in a mixture with weights, "
+                "use --config."
             )
 
     return Outcome(describe(result, planned), show, is_good(result, complete=complete))
 
 
 def is_good(result: AuditResult, *, complete: bool) -> bool:
-    """Whether an audit passes; if it should be complete, only with all epochs at their end."""
+    """Whether an audit passes; if it must be complete, only if all epochs have ended."""
     return result.ok and (not complete or (bool(result.epochs) and result.is_finished))
 
 
@@ -91,17 +92,16 @@ def _check_logs(logs: tuple[Path, ...]) -> None:
 
     for path in logs:
         if not path.exists():
-            raise InvalidValueError(
-                f"{path}: there is no such file; give a log, or a folder of logs"
-            )
+            raise InvalidValueError(f"{path}: does not exist; pass a log, or a folder of logs")
         if path.is_file() and not is_log(path):
             raise InvalidValueError(
-                f"{path}: does not begin as a log of feedline; give what a ConsumptionLog wrote"
+                f"{path}: does not begin like a log of feedline; pass a file that a ConsumptionLog "
+                "wrote"
             )
 
 
 def _begins_alike(run: RunConfig, logs: tuple[Path, ...], result: AuditResult) -> bool | None:
-    """Whether any rank received first what the plan has first; None if that was not logged."""
+    """Whether any rank received the plan's first samples first; None if that was not logged."""
     from feedline.runs.audit import find_logs
     from feedline.runs.consumption_log import iter_log, read_log_header
     from feedline.runs.log_records import LoggedBatch
@@ -127,7 +127,7 @@ def _begins_alike(run: RunConfig, logs: tuple[Path, ...], result: AuditResult) -
 class Planned:
     """The plan that logs are compared with: its config, and the first index of each source.
 
-    `begins_alike` is False if no rank received first what the plan has first.
+    `begins_alike` is False if no rank received the plan's first samples first.
     """
 
     config: str
@@ -149,7 +149,7 @@ def describe(result: AuditResult, planned: Planned | None = None) -> dict[str, A
 
 
 def print_result(result: AuditResult, planned: Planned | None = None) -> None:
-    """Print the runs, the epochs, what is wrong with each, and the verdict."""
+    """Print the runs, the epochs, their faults, and the verdict."""
     how = "exactly once" if planned is None else "as often as planned"
     of_runs = ("run", "ranks", "steps", "samples", "discarded", "ranks agree")
     print_table("Runs", of_runs, map(_run_row, result.runs))
@@ -164,10 +164,10 @@ def print_result(result: AuditResult, planned: Planned | None = None) -> None:
             click.echo(f"epoch {epoch.epoch}: {fault}")
     total = sum(epoch.num_once for epoch in result.epochs)
     if result.ok:
-        click.secho(f"audit: {total:,} samples, each {how}", fg="green", bold=True)
+        click.secho(f"audit: {several(total, 'sample')}, each {how}", fg="green", bold=True)
     else:
         if planned is not None and planned.begins_alike is False:
-            hint = "no rank began as its plan does; is it the config of this training?"
+            hint = "no rank began like its plan; is this the config of this training?"
             click.echo(f"{one_line(planned.config)}: {hint}")
         click.secho("audit: failed", fg="red", bold=True)
 
@@ -182,8 +182,6 @@ def _describe_epoch(epoch: EpochAudit, planned: Planned | None) -> dict[str, Any
 
 
 def _run_row(run: RunAudit) -> Sequence[object]:
-    from feedline.runs.words import several
-
     steps = "none" if run.end_step is None else f"{run.first_step} to {run.end_step - 1}"
     discarded = ""
     if run.num_discarded_batches:
@@ -226,10 +224,8 @@ def _faults_of_run(run: RunAudit) -> list[str]:
 
 
 def _faults_of_epoch(epoch: EpochAudit, planned: Planned | None) -> list[str]:
-    from feedline.runs.words import several
-
     faults = []
-    kinds = {"lost": "lost", "repeated": "received too often", "unknown": "outside of the data"}
+    kinds = {"lost": "lost", "repeated": "received too often", "unknown": "outside the data"}
     for kind, what in kinds.items():
         count, first = getattr(epoch, f"num_{kind}"), getattr(epoch, kind)
         if count:
@@ -241,7 +237,7 @@ def _faults_of_epoch(epoch: EpochAudit, planned: Planned | None) -> list[str]:
 
 
 def _named(index: int, epoch: EpochAudit, planned: Planned | None) -> str:
-    """Return an index, with its source and its number there if there are several."""
+    """Return an index, with its source and index there if there are several sources."""
     if len(epoch.sources if planned is None else planned.sources) == 1:
         return str(index)
     place = _place_of(index, epoch, planned)
@@ -249,7 +245,7 @@ def _named(index: int, epoch: EpochAudit, planned: Planned | None) -> str:
 
 
 def _place_of(index: int, epoch: EpochAudit, planned: Planned | None) -> dict[str, Any]:
-    """Return the source of an index of the data, and its number there."""
+    """Return the source of an index of the data, and the index in that source."""
     listed: Sequence[tuple[str, int]]
     listed = [(s.name, s.first) for s in epoch.sources] if planned is None else planned.sources
     name, first = [(name, first) for name, first in listed if first <= index][-1]

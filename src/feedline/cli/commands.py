@@ -1,7 +1,7 @@
 """The commands of `feedline`, and how they fail.
 
-The exit code is 0 if all is well, 1 if what was checked is not, and 2 if the command could not do
-its work: then one line on stderr says what to do, and nothing is on stdout.
+The exit code is 0 on success, 1 if a check fails, and 2 if the command could not run: then one line
+on stderr says what to do, and stdout is empty.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _COMMANDS = {
     "audit": "Check that every sample was received exactly once in every epoch.",
     "completion": "Print the script that lets a shell complete commands, options and files.",
     "demo": "Train a small model, stop it, kill it, resize it, and audit what it received.",
-    "inspect": "Show what a checkpoint, a log, a packed folder or a zarr matrix holds.",
+    "inspect": "Show the contents of a checkpoint, a log, a packed folder or a zarr matrix.",
     "pack": "Write files as a FOLDER of chunks.",
     "plan": "Show what a run will consume: batches, steps, tails, reads and bytes.",
-    "quality": "Measure how well an epoch is shuffled, beside a perfect shuffle.",
+    "quality": "Measure how well an epoch is shuffled, compared with a perfect shuffle.",
     "report": "Draw a plan or a run as one HTML file that needs no network.",
     "verify": "Check every chunk of a FOLDER against what was recorded when it was written.",
     "where": "Show which samples a step consumes, or when a sample is consumed.",
@@ -61,7 +61,7 @@ class _Failure(click.ClickException):
 
 
 class _Commands(click.Group):
-    """Finds commands by name, and lets each fail with one line."""
+    """Finds commands by name; errors are printed as one line."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
@@ -92,7 +92,7 @@ class _Commands(click.Group):
 
 @contextmanager
 def _failing(given: dict[str, str]) -> Iterator[None]:
-    """Turn whatever is wrong with the input into one line; bugs keep their traces."""
+    """Turn errors of the input into one line; bugs keep their traceback."""
     try:
         yield
     except click.UsageError as error:
@@ -122,7 +122,7 @@ def _failing(given: dict[str, str]) -> Iterator[None]:
 
 
 def _options_in(arguments: list[str]) -> dict[str, str]:
-    """Return the options among arguments, and what follows each."""
+    """Return the options among the arguments, and their values."""
     given = {}
     for argument, after in pairwise([*arguments, ""]):
         option, is_joined, value = argument.partition("=")
@@ -132,7 +132,7 @@ def _options_in(arguments: list[str]) -> dict[str, str]:
 
 
 def _by_options(message: str, given: dict[str, str]) -> str:
-    """Return a message in which arguments of functions are called as the options that set them."""
+    """Return a message with the names of options in place of function arguments."""
     for remedy, option in _REMEDIES.items():
         message = message.replace(remedy, option)
     for option, value in given.items():
@@ -146,7 +146,7 @@ def _by_options(message: str, given: dict[str, str]) -> str:
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="feedline")
 def feedline() -> None:
-    """Pack data for training and check it; plan runs, and ask about them.
+    """Pack and verify training data; plan, inspect and audit runs.
 
     \b
     Examples:

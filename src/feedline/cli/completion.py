@@ -19,8 +19,8 @@ _SHELLS = ("bash", "zsh", "fish")
 def completion(context: click.Context, shell: str | None) -> Outcome:
     """Print the script that lets a shell complete commands, options and files.
 
-    SHELL is bash (4.4 or newer), zsh or fish; by default the one in $SHELL. Put the line of your
-    shell from the examples where it is said to go, and open a new terminal.
+    SHELL is bash (4.4 or newer), zsh or fish; by default the one in $SHELL. Add the line for your
+    shell from the examples, and open a new terminal.
 
     \b
     Examples:
@@ -34,7 +34,7 @@ def completion(context: click.Context, shell: str | None) -> Outcome:
         shell = os.path.basename(os.environ.get("SHELL", ""))
         if shell not in _SHELLS:
             raise InvalidValueError(
-                f"SHELL={os.environ.get('SHELL', '')!r} must be one of {', '.join(_SHELLS)}; name "
+                f"SHELL={os.environ.get('SHELL', '')!r} must be one of {', '.join(_SHELLS)}; pass "
                 "one, as in feedline completion bash"
             )
     made = get_completion_class(shell)

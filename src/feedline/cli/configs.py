@@ -1,4 +1,4 @@
-"""What commands that take a run config share: options, and errors that name the file first."""
+"""Shared by commands that take a run config: options, and errors that begin with the file."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def _parse_sizes(_: click.Context, __: click.Parameter, text: str | None) -> lis
 PATH = click.Path(path_type=Path)
 config_argument = click.argument("config", type=PATH)
 ranks_option = click.option(
-    "--ranks", type=int, metavar="N", help="Ranks, if others than the config's."
+    "--ranks", type=int, metavar="N", help="Number of ranks, instead of the config's."
 )
 batch_size_option = click.option(
-    "--batch-size", type=int, metavar="B", help="Batch size, if another."
+    "--batch-size", type=int, metavar="B", help="Batch size, instead of the config's."
 )
 resize_option = click.option(
     "--resize",
@@ -51,13 +51,13 @@ epoch_option = click.option(
     "--epoch", type=int, default=0, metavar="E", show_default=True, help="The epoch."
 )
 samples_option = click.option(
-    "--samples", type=int, metavar="N", help="Samples of the data, if no log says it."
+    "--samples", type=int, metavar="N", help="Number of samples, if no log contains it."
 )
 
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Let errors begin with a file, unless they do already."""
+    """Make errors begin with the file, unless they already do."""
     try:
         yield
     except FeedlineError as error:

@@ -25,15 +25,17 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.option(
-    "--folder", type=click.Path(path_type=Path), help="Where to write; by default a temporary one."
+    "--folder",
+    type=click.Path(path_type=Path),
+    help=("Folder to write to; by default a temporary one."),
 )
 @click.option("--keep", is_flag=True, help="Keep the temporary folder.")
 @click.option(
     "--report",
     type=click.Path(path_type=Path),
-    help="Where to write the report; by default report.html in --folder, or feedline-demo.html.",
+    help="File for the report; by default report.html in --folder, or feedline-demo.html.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the audit as JSON, and no story.")
+@click.option("--json", "as_json", is_flag=True, help="Print only the audit, as JSON.")
 @click.option("--drop-one", is_flag=True, hidden=True)
 def demo(
     folder: Path | None, keep: bool, report: Path | None, as_json: bool, drop_one: bool
@@ -116,7 +118,7 @@ def _folder(given: Path | None, keep: bool, console: Console) -> Iterator[Path]:
 
 @contextmanager
 def _ends_with_sigterm() -> Iterator[None]:
-    """Let SIGTERM end the demo as an interrupt does, so that it takes its processes along."""
+    """Handle SIGTERM like an interrupt, so that the demo also ends its processes."""
 
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt

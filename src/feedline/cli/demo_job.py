@@ -1,7 +1,7 @@
 """The training of the demo, one rank of it: `torchrun -m feedline.cli.demo_job '{…}'`.
 
-The argument is JSON: `folder`; `run`, the name of this run; `slow_step`, from which on steps take
-long, so that whoever wants to stop the run before its end has the time; and `drop_one`.
+The argument is JSON: `folder`; `run`, the name of this run; `slow_step`, from which steps are slow,
+so that the run can be stopped before its end; and `drop_one`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SECONDS_PER_STEP, _SECONDS_PER_SLOW_STEP = 0.02, 1.0
 
 
 class DropsOne(LoaderWrapper):
-    """A loader that takes one sample out of its first batch: the fault that an audit must find."""
+    """A loader that removes one sample from its first batch: the fault that an audit must find."""
 
     def __iter__(self) -> Iterator[Any]:
         for number, batch in enumerate(self.loader):
@@ -58,7 +58,7 @@ class Training:
         self.model = DistributedDataParallel(layers)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.01)
         data = MixtureDataset([PackedSource(folder / name) for name in SOURCES], list(SOURCES))
-        # In proportion to their sizes, both sources are gone through once in an epoch.
+        # In proportion to their sizes, both sources are consumed once in an epoch.
         sampler = MixtureSampler(data.cumulative_sizes, list(SOURCES.values()), seed=7)
         loader: Any = DataLoader(data, LOCAL_BATCH_SIZE, sampler=sampler, num_workers=1)
         if drop_one and self.rank == size - 1:
@@ -89,7 +89,7 @@ class Training:
         self.log.event("resume", step=self.clock.step, pid=os.getpid())
 
     def save(self) -> None:
-        """Write a checkpoint, on rank 0; a process that is killed leaves the old one or the new."""
+        """Write a checkpoint atomically, on rank 0."""
         state = self.clock.state_dict()
         if self.rank == 0:
             unfinished = self.checkpoint.with_suffix(".tmp")
@@ -111,7 +111,7 @@ class Training:
         assert record is not None
         assert record.ids is not None
         if batches[-1][0].tolist() != record.ids.tolist():
-            raise DesyncError(f"rank {self.rank} got other samples than its log says")
+            raise DesyncError(f"rank {self.rank} received other samples than in its log")
         self.optimizer.step()
         self.clock.record_loss(total)
 

@@ -28,7 +28,7 @@ class Job:
     output: Path
 
     def wait_for(self, condition: Callable[[], bool]) -> None:
-        """Wait until something has happened; raise if the job ends before, or takes too long."""
+        """Wait for a condition; raise if the job ends first, or takes too long."""
         end = time.monotonic() + _TIMEOUT
         while not condition():
             if self.process.poll() is not None:
@@ -38,16 +38,16 @@ class Job:
             time.sleep(0.05)
 
     def finish(self, while_waiting: Callable[[], object]) -> None:
-        """Wait for the job to end well."""
+        """Wait for the job to end with exit code 0."""
         end = time.monotonic() + _TIMEOUT
         while self.process.poll() is None and time.monotonic() < end:
             while_waiting()
             time.sleep(0.05)
         if self.process.poll() != 0:
-            raise self._failed(f"ended with exit code {self.process.poll()} and should with 0")
+            raise self._failed(f"ended with exit code {self.process.poll()} instead of 0")
 
     def kill(self) -> int:
-        """`kill -9` the job with everything that it started, and return how many these were."""
+        """`kill -9` the job with all its processes, and return their number."""
         pids = [self.process.pid, *_descendants(self.process.pid)]
         groups = set()
         for pid in pids:
@@ -56,7 +56,7 @@ class Job:
         for pid in pids:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        # Ranks lead groups of their own: so even a worker that was just being started is found.
+        # Ranks lead their own groups, so even a worker that is just starting is found.
         for group in groups - {os.getpgid(0)}:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(group, signal.SIGKILL)
@@ -76,7 +76,7 @@ class Job:
 def launched(
     name: str, module: str, argument: dict[str, Any], *, num_processes: int, output: Path
 ) -> Iterator[Job]:
-    """Start a module under torchrun; whatever is left of it at the end is killed."""
+    """Start a module under torchrun; processes left at the end are killed."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     command += [f"--nproc-per-node={num_processes}", "-m", module, json.dumps(argument)]
     with output.open("wb") as file:
@@ -98,7 +98,7 @@ def launched(
 
 
 def _descendants(pid: int) -> list[int]:
-    """Return the processes that a process started, and those that these started."""
+    """Return the descendants of a process."""
     listed = _parents()
     found: set[int] = set()
     while more := {child for child, parent in listed if parent in {pid, *found}} - found:
@@ -107,7 +107,7 @@ def _descendants(pid: int) -> list[int]:
 
 
 def _parents() -> list[tuple[int, int]]:
-    """Return all processes that have not ended, each with the one that started it."""
+    """Return all running processes, each with its parent."""
     if not Path("/proc/self/stat").exists():
         listed = subprocess.run(
             ["ps", "-A", "-o", "pid=,ppid=,stat="], capture_output=True, text=True, check=True

@@ -26,7 +26,7 @@ _TERM_STEP, _KILL_STEP, _STEPS_AFTER_CHECKPOINT = 30, 60, 3
 
 @dataclass(frozen=True)
 class _Seen:
-    """What the log of a rank says by now."""
+    """The current log of a rank."""
 
     step: int = -1
     events: tuple[LoggedEvent, ...] = ()
@@ -47,10 +47,10 @@ class Story:
     """Runs the demo in a folder, and prints what happens.
 
     Args:
-        folder: Where everything is written.
-        console: Where the story is printed.
-        progress: Where a bar shows the steps.
-        drop_one: Whether a process leaves out a sample, for the audit to find.
+        folder: The output folder.
+        console: The console to print to.
+        progress: The progress bar of the steps.
+        drop_one: Drop one sample in a process, for the audit to find.
     """
 
     folder: Path
@@ -63,7 +63,7 @@ class Story:
         self._task = self.progress.add_task("training", total=num_steps, note="")
 
     def tell(self) -> AuditResult:
-        """Run it all, and return what the audit found."""
+        """Run everything, and return the result of the audit."""
         pack_sources(self.folder)
         sizes = " and ".join(f"{size:,} of {name!r}" for name, size in SOURCES.items())
         self._say("packed", f"{sizes}, one epoch of {sum(SOURCES.values()):,} samples")
@@ -133,7 +133,7 @@ class Story:
         return _Seen(max(steps, default=-1), events)
 
     def _finish(self, job: Job, num_ranks: int) -> None:
-        """Wait for the end of a run, and tell how it ended."""
+        """Wait for the end of a run, and print how it ended."""
         job.finish(lambda: self._look(job))
         ranks = [self._seen(job, rank) for rank in range(num_ranks)]
         steps = {seen.field("stop", "step") for seen in ranks}

@@ -12,6 +12,7 @@ import click
 from feedline.cli.configs import PATH, load_config
 from feedline.cli.printing import Outcome, command, format_time, one_line, print_table
 from feedline.errors import InvalidValueError
+from feedline.words import several
 
 if TYPE_CHECKING:
     from feedline.runs.inspection import Fit
@@ -25,10 +26,10 @@ _MOST_ROWS = 40
     "--against",
     type=PATH,
     metavar="CONFIG",
-    help="A run config: say whether the run could resume from the checkpoint.",
+    help="A run config: check whether the run can resume from the checkpoint.",
 )
 def inspect(path: Path, against: Path | None) -> Outcome:
-    """Show what a checkpoint, a log, a packed folder or a zarr matrix holds.
+    """Show the contents of a checkpoint, a log, a packed folder or a zarr matrix.
 
     FILE is JSON with a cursor, the state of a loader or of a StepScheduler; a .pt file with one
     in it, which is read without running its pickle; a log of what a rank received; or a folder of
@@ -49,8 +50,8 @@ def inspect(path: Path, against: Path | None) -> Outcome:
     if against is not None:
         if found.cursor is None:
             raise InvalidValueError(
-                f"{path}: holds no cursor but must hold one beside --against; give a checkpoint, "
-                "or compare logs by feedline audit --config"
+                f"{path}: contains no cursor, which --against needs; pass a checkpoint, or compare "
+                "logs with feedline audit --config"
             )
         fit = compare(found.cursor, load_config(against))
 
@@ -126,7 +127,8 @@ def _shown(name: str, value: Any) -> str:
 
 def _print_fit(fit: Fit, against: Path | None) -> None:
     if fit.is_fit:
-        click.echo(f"fits {against}: {fit.num_batches_left:,} batches of the epoch are left")
+        left = several(fit.num_batches_left or 0, "batch", "batches")
+        click.echo(f"fits {against}: {left} of the epoch left")
         return
     click.echo(f"does not fit {against}")
     if not fit.differences:

@@ -15,6 +15,7 @@ from click.core import ParameterSource
 from feedline.cli.configs import PATH
 from feedline.cli.printing import Outcome, command
 from feedline.errors import FeedlineError, InvalidValueError
+from feedline.words import several
 
 if TYPE_CHECKING:
     from feedline.packing import AnnDataPackResult, PackResult
@@ -70,8 +71,10 @@ def _split(text: str) -> float | dict[str, float]:
     "columns",
     multiple=True,
     metavar="NAME[=SOURCE]",
-    help="A column to take, and its name in the source if that is another. Repeat for several; "
-    "by default all are taken.",
+    help=(
+        "A column to take, with its name in the source if that differs. Repeat for several; by "
+        "default all."
+    ),
 )
 @click.option("--chunk-samples", type=int, metavar="N", help="Samples in a chunk.")
 @click.option(
@@ -108,10 +111,10 @@ def _split(text: str) -> float | dict[str, float]:
 @click.option("--obs", multiple=True, metavar="NAME", help="AnnData: a column to take; repeat.")
 @click.option("--chunk-rows", type=int, default=64, metavar="N", help="AnnData: rows in a chunk.")
 @click.option("--shard-rows", type=int, metavar="N", help="AnnData: rows in a shard.")
-@click.option("--no-source-row", is_flag=True, help="AnnData: leave out feedline_source_row.")
-@click.option("--no-resume", is_flag=True, help="Start over instead of going on.")
-@click.option("--overwrite", is_flag=True, help="Replace a folder that is there, at the end.")
-@click.option("--quiet", is_flag=True, help="Show no progress, and print nothing.")
+@click.option("--no-source-row", is_flag=True, help="AnnData: omit feedline_source_row.")
+@click.option("--no-resume", is_flag=True, help="Start over instead of resuming.")
+@click.option("--overwrite", is_flag=True, help="Replace an existing folder, at the very end.")
+@click.option("--quiet", is_flag=True, help="Print nothing, not even progress.")
 @click.pass_context
 def pack(
     context: click.Context,
@@ -125,8 +128,8 @@ def pack(
 ) -> Outcome:
     """Write files as a FOLDER of chunks.
 
-    SOURCE is a parquet, CSV, JSONL or .npy file, or a folder of them. FOLDER appears when all is
-    done; after an interruption, the same command goes on.
+    SOURCE is a parquet, CSV, JSONL or .npy file, or a folder of them. FOLDER appears at the end,
+    complete; after an interruption, the same command resumes.
 
     SOURCE may also be AnnData, .h5ad or zarr: FOLDER is then one zarr group, shuffled and sharded.
 
@@ -146,7 +149,7 @@ def pack(
     try:
         result = run(sources, folder, shuffle, options)
     except KeyboardInterrupt:
-        rest = "nothing was written" if is_for_anndata else "the same command goes on from here"
+        rest = "nothing was written" if is_for_anndata else "the same command resumes from here"
         click.echo(f"Interrupted; {rest}.", err=True)
         sys.exit(130)
     described = dataclasses.asdict(result)
@@ -163,18 +166,18 @@ def _are_anndata(sources: tuple[str, ...]) -> bool:
     kinds = {is_anndata(Path(source)): source for source in sources}
     if len(kinds) > 1:
         raise InvalidValueError(
-            f"{kinds[True]} is AnnData and {kinds[False]} is not; pack each kind on its own"
+            f"{kinds[True]} is AnnData and {kinds[False]} is not; pack each kind separately"
         )
     return True in kinds
 
 
 def _drop_options(context: click.Context, options: dict[str, Any], is_for_anndata: bool) -> None:
-    """Take out the options that mean nothing for these sources; raise if one was given."""
+    """Remove the options that do not apply to these sources; raise if one was given."""
     for name in _FOR_TABLES if is_for_anndata else _FOR_ANNDATA:
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             option = next(p.opts[0] for p in context.command.params if p.name == name)
             kind = "files of rows, not for AnnData" if is_for_anndata else "AnnData"
-            raise InvalidValueError(f"{option} is for {kind}; leave it out")
+            raise InvalidValueError(f"{option} is for {kind}; omit it")
         del options[name]
 
 
@@ -219,21 +222,21 @@ def _parse_columns(columns: tuple[str, ...]) -> dict[str, str] | None:
 
 def _table_lines(result: PackResult) -> list[str]:
     lines = [
-        f"{result.folder}: {result.num_samples:,} samples in {result.num_chunks:,} chunks, "
-        f"{result.num_bytes:,} bytes",
-        *(f"  {name}: {count:,} samples" for name, count in result.splits.items()),
+        f"{result.folder}: {several(result.num_samples, 'sample')} in "
+        f"{several(result.num_chunks, 'chunk')}, {result.num_bytes:,} bytes",
+        *(f"  {name}: {several(count, 'sample')}" for name, count in result.splits.items()),
         *(f"  {column.name}: {column}" for column in result.columns),
     ]
     if result.num_resumed_chunks:
-        lines.append(f"  {result.num_resumed_chunks:,} chunks were finished before")
+        lines.append(f"  {several(result.num_resumed_chunks, 'chunk')} finished before")
     return lines
 
 
 def _anndata_lines(result: AnnDataPackResult) -> list[str]:
     kind = "sparse" if result.is_sparse else "dense"
     return [
-        f"{result.folder}: {result.num_rows:,} rows and {result.num_columns:,} columns, "
-        f"{result.num_bytes:,} bytes",
-        f"  X: {kind} {result.dtype}, {result.num_values:,} values",
+        f"{result.folder}: {several(result.num_rows, 'row')} and "
+        f"{several(result.num_columns, 'column')}, {result.num_bytes:,} bytes",
+        f"  X: {kind} {result.dtype}, {several(result.num_values, 'value')}",
         f"  obs: {', '.join(result.obs) or 'no columns'}",
     ]

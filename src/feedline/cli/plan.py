@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from feedline.cli import configs
-from feedline.cli.printing import Outcome, command, format_bytes, print_table
+from feedline.cli.printing import Outcome, command, print_table
 
 if TYPE_CHECKING:
     from feedline.runs.dry_run import DryRun
@@ -28,8 +28,8 @@ def plan(
 ) -> Outcome:
     """Show what a run will consume: batches, steps, tails, reads and bytes.
 
-    CONFIG is a run config in YAML. No data is read, and nothing depends on its size. With --resize
-    the epoch is consumed on one number of ranks after another, as after a resume.
+    CONFIG is a run config in YAML. No data is read. With --resize the epoch is consumed on several
+    numbers of ranks in turn, as if the run had resumed.
 
     \b
     Examples:
@@ -50,16 +50,17 @@ def plan(
 
 
 def _print(report: PlanReport, resized: DryRun | None) -> None:
-    from feedline.runs.words import several
+    from feedline.words import bytes_in_words, several
 
     last = ""
     if report.num_batches_in_last_step < report.grad_acc_steps:
         last = f", the last of {report.num_batches_in_last_step:,}"
+    per_step = several(report.grad_acc_steps, "batch", "batches")
     samples, ranks = several(report.num_samples, "sample"), several(report.ranks, "rank")
     click.echo(f"{report.kind}: {samples} on {ranks}, batches of {report.batch_size:,}")
-    click.echo(f"  epoch {report.epoch}: {report.num_positions:,} positions")
+    click.echo(f"  epoch {report.epoch}: {several(report.num_positions, 'position')}")
     click.echo(f"  batches per rank: {report.num_batches:,}, equal on all ranks")
-    click.echo(f"  steps: {report.num_steps:,} of {report.grad_acc_steps:,} batches{last}")
+    click.echo(f"  steps: {report.num_steps:,} of {per_step}{last}")
     epochs, steps = several(report.epochs, "epoch"), several(report.num_steps_of_run, "step")
     click.echo(f"  run: {epochs}, {steps}")
     click.echo(
@@ -71,12 +72,14 @@ def _print(report: PlanReport, resized: DryRun | None) -> None:
             f"{_fewest_to_most(report.reads)}, all ranks {report.reads.total:,}"
         )
     cost = report.cost
-    click.echo(f"  memory of the plan: {format_bytes(cost.plan_bytes)} of lists")
+    click.echo(f"  memory of the plan: {bytes_in_words(cost.plan_bytes)} of lists")
     if cost.bytes_per_sample is not None:
-        window = "" if cost.window_bytes is None else f"window {format_bytes(cost.window_bytes)}, "
+        window = (
+            "" if cost.window_bytes is None else f"window {bytes_in_words(cost.window_bytes)}, "
+        )
         click.echo(
-            f"  data: {window}batch {format_bytes(cost.batch_bytes)}, step "
-            f"{format_bytes(cost.step_bytes)}, epoch {format_bytes(cost.epoch_bytes)}"
+            f"  data: {window}batch {bytes_in_words(cost.batch_bytes)}, step "
+            f"{bytes_in_words(cost.step_bytes)}, epoch {bytes_in_words(cost.epoch_bytes)}"
         )
     if report.sources:
         header = ("source", "samples", "draws", "share", "passes")
@@ -90,6 +93,8 @@ def _print(report: PlanReport, resized: DryRun | None) -> None:
 
 
 def _print_resized(run: DryRun) -> None:
+    from feedline.words import several
+
     header = ("ranks", "batches", "steps", "consumed", "padded", "imbalance", "reads per rank")
     rows = [
         (
@@ -98,11 +103,11 @@ def _print_resized(run: DryRun) -> None:
         )
         for part in run.parts
     ]
-    print_table("Resized on the way", header, rows)
+    print_table("Resized during the epoch", header, rows)
     found = run.coverage
-    how = "each sample looked at" if found.is_counted else "by counts"
+    how = "every sample counted" if found.is_counted else "by counts"
     click.echo(
-        f"  coverage, {how}: {found.num_consumed:,} of {found.num_positions:,} positions, "
+        f"  coverage, {how}: {found.num_consumed:,} of {several(found.num_positions, 'position')}, "
         f"{found.num_repeated:,} repeated, {found.num_missing:,} missing, "
         f"{found.num_dropped:,} dropped, {found.num_padded:,} padded"
     )
@@ -110,15 +115,16 @@ def _print_resized(run: DryRun) -> None:
 
 
 def _print_naive(naive: NaiveSharding | None) -> None:
-    from feedline.runs.words import several
+    from feedline.words import several
 
     if naive is None:
-        click.echo("  naive sharding: no model of it for batches of several sizes")
+        click.echo("  naive sharding: not modelled for batches of several sizes")
         return
-    end = f"{naive.fewest_batches:,} batches on all ranks"
+    fewest = several(naive.fewest_batches, "batch", "batches")
+    end = f"{fewest} on all ranks"
     if naive.hangs:
         end = (
-            f"it HANGS: {naive.fewest_batches:,} batches on some ranks and "
+            f"it HANGS: {fewest} on some ranks and "
             f"{naive.most_batches:,} on others; {several(naive.num_waiting_ranks, 'rank')} would "
             "wait forever"
         )

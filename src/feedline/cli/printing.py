@@ -1,4 +1,4 @@
-"""What the commands share: their outcome, JSON, tables, and numbers for people."""
+"""Shared by the commands: their outcome, JSON, tables and readable numbers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _WIDE = 4096
 
 
 class Outcome(NamedTuple):
-    """What a command found: as values for JSON, how to show it to people, and if all is well."""
+    """The outcome of a command: values for JSON, how to show it, and whether it is good."""
 
     described: Any
     show: Callable[[], object]
@@ -60,7 +60,7 @@ def print_json(result: Any) -> None:
 
 
 def make_console(*, is_quiet: bool = False) -> Console:
-    """Return where to print; rich is imported only when something is to be printed."""
+    """Return the console; rich is imported only when something is printed."""
     try:
         from rich.console import Console
     except ModuleNotFoundError:
@@ -74,7 +74,7 @@ def make_console(*, is_quiet: bool = False) -> Console:
 def print_table(
     title: str, header: Sequence[str], rows: Iterable[Sequence[object]], *, indent: int = 0
 ) -> None:
-    """Print rows below a title; numbers stand to the right."""
+    """Print rows below a title; numbers are right-aligned."""
     console = make_console()
     from rich.padding import Padding
     from rich.table import Table
@@ -95,7 +95,7 @@ def print_table(
 
 
 def one_line(text: str) -> str:
-    r"""Return a text on one line, without signs that a terminal would obey.
+    r"""Return a text on one line, without control characters.
 
     Examples:
         >>> one_line("two\nlines \x1b[31m")
@@ -106,7 +106,7 @@ def one_line(text: str) -> str:
 
 
 def format_time(seconds: Any) -> str:
-    """Return a time for people, by the clock of Greenwich.
+    """Return a readable time, in UTC.
 
     Examples:
         >>> format_time(1_700_000_000.25)
@@ -116,23 +116,6 @@ def format_time(seconds: Any) -> str:
         return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S}"
     except (TypeError, ValueError, OverflowError, OSError):
         return str(seconds)
-
-
-def format_bytes(num_bytes: int | None) -> str:
-    """Return a number of bytes for people.
-
-    Examples:
-        >>> format_bytes(3 * 2**30)
-        '3.0 GiB'
-    """
-    if num_bytes is None:
-        return "unknown"
-    size, unit = float(num_bytes), "bytes"
-    for larger in ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB"):
-        if size < 1024:
-            break
-        size, unit = size / 1024, larger
-    return f"{num_bytes:,} bytes" if unit == "bytes" else f"{size:,.1f} {unit}"
 
 
 def _is_number_or_none(value: object) -> bool:

@@ -14,13 +14,13 @@ from feedline.cli.printing import Outcome, command, print_table
 @command
 @config_argument
 @epoch_option
-@click.option("--strict", is_flag=True, help="Exit with 1 if any measure is off.")
+@click.option("--strict", is_flag=True, help="Exit with 1 if any measure is outside its tolerance.")
 def quality(config: Path, epoch: int, strict: bool) -> Outcome:
-    """Measure how well an epoch is shuffled, beside a perfect shuffle.
+    """Measure how well an epoch is shuffled, compared with a perfect shuffle.
 
-    CONFIG is a run config in YAML. At most about 200,000 positions are looked at, and no data is
-    read. Windows of chunks are off by design: they trade some of the shuffle for few reads, and
-    `preload` says how much.
+    CONFIG is a run config in YAML. At most about 200,000 positions are measured, and no data is
+    read. Windows of chunks are outside the tolerance by design: they trade some shuffling for few
+    reads, and `preload` decides how much.
 
     \b
     Examples:

@@ -29,7 +29,7 @@ from feedline.errors import InvalidValueError
 @click.option(
     "--config",
     type=configs.PATH,
-    help="The config of the runs that wrote the logs: what was planned.",
+    help="The config of the runs that wrote the logs.",
 )
 @configs.samples_option
 @click.option("--title", metavar="TEXT", help="The headline.")
@@ -46,8 +46,8 @@ def report(
 ) -> Outcome:
     """Draw a plan or a run as one HTML file that needs no network.
 
-    Give a run config in YAML for what a run will consume; with --resize, on several numbers of
-    ranks in turn. Or give the logs that runs wrote, or folders of them, for what really happened.
+    Pass a run config in YAML to see what a run will consume; with --resize, on several numbers of
+    ranks in turn. Or pass the logs of runs, or folders of logs, to see what really happened.
 
     \b
     Examples:
@@ -91,8 +91,8 @@ def _are_logs(paths: tuple[Path, ...]) -> bool:
     if len(paths) > 1 and not all(are_logs):
         other = paths[are_logs.index(False)]
         raise InvalidValueError(
-            f"{other}: must be a log or a folder of logs beside {len(paths) - 1} other paths; give "
-            "one config, or logs only"
+            f"{other}: must be a log or a folder of logs if there are several paths; pass one "
+            "config, or logs only"
         )
     return are_logs[0]
 
@@ -100,4 +100,4 @@ def _are_logs(paths: tuple[Path, ...]) -> bool:
 def _refuse(options: Mapping[str, object], wanted: str, given: str) -> None:
     for name, value in options.items():
         if value is not None:
-            raise InvalidValueError(f"{name} must be left out with {given}; it is for {wanted}")
+            raise InvalidValueError(f"{name} cannot be used with {given}; it is for {wanted}")

@@ -10,6 +10,7 @@ import click
 from feedline.cli.configs import PATH
 from feedline.cli.printing import Outcome, command
 from feedline.errors import InvalidValueError
+from feedline.words import several
 
 if TYPE_CHECKING:
     from feedline.store import VerifyResult
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 @command
 @click.argument("folder", type=PATH)
 @click.option("--threads", type=int, metavar="N", help="Threads; by default one for each core.")
-@click.option("--quiet", is_flag=True, help="Show no progress, and print nothing but faults.")
+@click.option("--quiet", is_flag=True, help="Print only faults, and no progress.")
 def verify(folder: Path, threads: int | None, quiet: bool) -> Outcome:
     """Check every chunk of a FOLDER against what was recorded when it was written.
 
@@ -34,7 +35,7 @@ def verify(folder: Path, threads: int | None, quiet: bool) -> Outcome:
 
     if folder.is_file():
         raise InvalidValueError(
-            f"{folder}: is a file but must be a folder; give the folder that packing wrote"
+            f"{folder}: is a file but must be a folder; pass the folder that packing wrote"
         )
     result = verify_folder(folder, progress=False if quiet else None, num_threads=threads)
     faults = [fault._asdict() for fault in result.faults]
@@ -49,9 +50,9 @@ def _print(result: VerifyResult, quiet: bool) -> None:
         return
     if result.num_unchecked:
         click.echo(
-            f"{result.num_unchecked:,} of {result.num_chunks:,} chunks have no checksum, so "
-            "altered values would not be seen; pack again to get checksums"
+            f"{result.num_unchecked:,} of {several(result.num_chunks, 'chunk')} without a "
+            "checksum, so changed values would not be detected; pack again to add checksums"
         )
-    verdict = "all is well" if result.ok else f"{len(result.faults):,} faults"
-    counts = f"{result.num_samples:,} samples in {result.num_chunks:,} chunks"
+    verdict = "all is well" if result.ok else f"{several(len(result.faults), 'fault')}"
+    counts = f"{several(result.num_samples, 'sample')} in {several(result.num_chunks, 'chunk')}"
     click.echo(f"{result.folder}: {counts}: {verdict}")

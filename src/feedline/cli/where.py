@@ -31,9 +31,7 @@ _MOST_ROWS = 64
 @click.option(
     "--epoch", type=int, metavar="E", help="One epoch; --step then counts from its start."
 )
-@click.option(
-    "--checkpoint", type=configs.PATH, help="A checkpoint: its epoch, with the resizes that it had."
-)
+@click.option("--checkpoint", type=configs.PATH, help="A checkpoint: its epoch, with its resizes.")
 def where(
     config: Path,
     step: int | None,
@@ -47,7 +45,7 @@ def where(
 ) -> Outcome:
     """Show which samples a step consumes, or when a sample is consumed.
 
-    CONFIG is a run config in YAML. All is computed from it, so no log is needed. A step is
+    CONFIG is a run config in YAML. Everything is computed from it, so no log is needed. A step is
     grad_acc_steps batches, and counts from the start of the run unless --epoch is given.
 
     \b
@@ -59,13 +57,13 @@ def where(
       feedline where run.yaml --index 12345 --checkpoint step-1000.json
     """
     if (step is None) == (index is None):
-        raise InvalidValueError("give exactly one of --step and --index")
+        raise InvalidValueError("pass exactly one of --step and --index")
     if index is None and source is not None:
-        raise InvalidValueError(f"--source={source!r} goes with --index; leave it out")
+        raise InvalidValueError(f"--source={source!r} needs --index; omit it")
     if step is None and rank is not None:
-        raise InvalidValueError(f"--rank={rank} goes with --step; leave it out")
+        raise InvalidValueError(f"--rank={rank} needs --step; omit it")
     if epoch is not None and checkpoint is not None:
-        raise InvalidValueError("--checkpoint says which epoch it is; leave out --epoch")
+        raise InvalidValueError("--checkpoint already decides the epoch; omit --epoch")
 
     from feedline.runs.sample_places import place_of, samples_of_step, times_of_sample
 
@@ -84,12 +82,12 @@ def where(
 
 
 def _cursor_in(checkpoint: Path, run: RunConfig) -> Cursor:
-    """Return the cursor of a checkpoint, or raise if there is none that fits the run."""
+    """Return the cursor of a checkpoint, or raise if it has none that fits the run."""
     from feedline.runs.inspection import compare, read_checkpoint
 
     cursor = read_checkpoint(checkpoint).cursor
     if cursor is None:
-        raise InvalidValueError(f"{checkpoint}: holds no cursor; give another checkpoint")
+        raise InvalidValueError(f"{checkpoint}: contains no cursor; pass another checkpoint")
     fit = compare(cursor, run)
     if not fit.is_fit:
         raise InvalidValueError(f"{checkpoint}: {fit.reason}")
@@ -97,7 +95,7 @@ def _cursor_in(checkpoint: Path, run: RunConfig) -> Cursor:
 
 
 def _show_step(found: StepOfRank) -> None:
-    from feedline.runs.words import several
+    from feedline.words import several
 
     click.echo(
         f"epoch {found.epoch}, step {found.step:,} of {found.num_steps:,}, rank {found.rank:,} of "
@@ -117,13 +115,13 @@ def _show_times(known: dict[str, Any], times: list[TimeOfSample]) -> None:
         file = "" if known["file"] is None else f"{known['file']}, "
         click.echo(f"  {file}chunk {known['chunk']:,}, row {known['row']:,}")
     if not times:
-        click.echo("  not consumed: the tail leaves it out, or it is not drawn")
+        click.echo("  not consumed: the tail drops it, or it is not drawn")
         return
     _print_rows(["epoch", "step", "batch", "rank", "ranks", "slot", "is_real"], times)
 
 
 def _print_rows(names: Sequence[str], found: Sequence[object]) -> None:
-    """Print these attributes of the first things that were found."""
+    """Print these attributes of the first results."""
     rows = [[getattr(entry, name) for name in names] for entry in found[:_MOST_ROWS]]
     print_table("", [name.replace("_", " ") for name in names], rows)
     if len(found) > _MOST_ROWS:

@@ -1,5 +1,5 @@
 """The names, states and orders of other systems, on top of Feedline's own.
 
-Users know them from `feedline.torch` and `feedline.steps`, which serve them from here. Nothing in
-the core knows of anything in this room.
+Users import them from `feedline.torch` and `feedline.steps`. The core does not depend on this
+package.
 """

@@ -32,15 +32,14 @@ class SequentialBucketSampler(DocumentedState, BucketSampler):
     Args:
         dataset: Has `bucket_groups`, a mapping from key to `indices`, `resolution` and
             `aspect_name`; `sorted_bucket_keys`; and `calculator`, whose
-            `get_dynamic_batch_size(resolution, base_batch_size, base_resolution)` says how many
-            samples fit. See `MultiresolutionDataset`.
+            `get_dynamic_batch_size(resolution, base_batch_size, base_resolution)` returns a batch
+            size. See `MultiresolutionDataset`.
         base_batch_size: The batch size, or that of `base_resolution` if it is dynamic.
-        base_resolution: The resolution (width, height) that `base_batch_size` speaks of.
-        drop_last: Leave out the last batch of a bucket if it is short; it is short on all ranks
-            alike.
-        shuffle_buckets: Whether buckets come in a new order in every epoch.
-        shuffle_within_bucket: Whether samples of a bucket come in a new order in every epoch.
-        dynamic_batch_size: Whether larger images make smaller batches.
+        base_resolution: The resolution (width, height) that `base_batch_size` refers to.
+        drop_last: Drop the last batch of a bucket if it is short; it is equally short on all ranks.
+        shuffle_buckets: Shuffle the buckets in every epoch.
+        shuffle_within_bucket: Shuffle the samples of each bucket in every epoch.
+        dynamic_batch_size: Use smaller batches for larger images.
         seed: Any integer or string.
         num_replicas: The number of ranks; by default that of the process group, else 1.
         rank: The rank of this process; by default that in the process group, else 0.
@@ -115,11 +114,11 @@ class SequentialBucketSampler(DocumentedState, BucketSampler):
         logger.debug("%d buckets of %d samples", len(self._used_keys), plan.num_indices)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where this sampler is; save it on any rank, load it on any number of them."""
+        """Return the state; save it on any rank, load it on any number of ranks."""
         return {**super().state_dict(), "batches_yielded": self._batches_yielded}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on where a state was saved. An error leaves the sampler as it was."""
+        """Resume from a saved state. An error leaves the sampler unchanged."""
         super().load_state_dict(state_dict)
 
     def _cursor_of_documented(self, state: Mapping[str, Any]) -> Cursor:
@@ -128,7 +127,7 @@ class SequentialBucketSampler(DocumentedState, BucketSampler):
         return self.position.cursor_at(epoch, num_batches)
 
     def get_batch_info(self, batch_idx: int) -> dict[str, Any]:
-        """Return what batch `batch_idx` of this epoch is: bucket, resolution, size and aspect."""
+        """Return the bucket, resolution, size and aspect of batch `batch_idx` of this epoch."""
         bucket, size = self._batch_at(batch_idx)
         key = self._used_keys[bucket]
         group = self.bucket_groups[key]
@@ -147,7 +146,7 @@ class SequentialBucketSampler(DocumentedState, BucketSampler):
         return rule.batch_size(0, self.base_batch_size)
 
     def _calculate_total_batches(self) -> int:
-        """Return the number of batches of this epoch, equal on every rank."""
+        """Return the number of batches in this epoch, equal on every rank."""
         return len(self)
 
     @property
@@ -173,7 +172,7 @@ class SequentialBucketSampler(DocumentedState, BucketSampler):
 @one_line
 @dataclass(frozen=True)
 class _CalculatorBatch:
-    """Batch sizes as a calculator gives them."""
+    """Batch sizes from a calculator."""
 
     calculator: Any
     base_resolution: tuple[int, int]

@@ -21,16 +21,16 @@ from feedline.torch.sampler import PlanSampler, SampleSampler, describe_dataset
 
 
 class DocumentedState(PlanSampler[Any]):
-    """A sampler whose state says its seed and its ranks too, as its document promises.
+    """A sampler whose state also contains its seed and its ranks, as documented.
 
-    A state without a cursor, which another system has saved, begins its epoch; a subclass may know
-    more about the place.
+    A state without a cursor, saved by another system, resumes at the start of its epoch; a subclass
+    may know the position.
     """
 
     seed: Any
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where this sampler is; save it on any rank, load it on any number of them."""
+        """Return the state; save it on any rank, load it on any number of ranks."""
         return {
             **super().state_dict(),
             "seed": self.seed,
@@ -39,7 +39,7 @@ class DocumentedState(PlanSampler[Any]):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where a state was saved. An error leaves the sampler as it was."""
+        """Resume from a saved state. An error leaves the sampler unchanged."""
         if not isinstance(state, Mapping) or "epoch" not in state:
             raise CursorFormatError(
                 f"state={state!r:.80} must be a mapping with the key 'epoch'; pass what "
@@ -52,7 +52,7 @@ class DocumentedState(PlanSampler[Any]):
         if saved != self.seed:
             raise PlanMismatchError(
                 f"the state belongs to another plan: seed was {saved!r:.80} and is "
-                f"{self.seed!r:.80}. Use the seed that it was saved with",
+                f"{self.seed!r:.80}. Use the seed of the saved state",
                 {"seed": (saved, self.seed)},
             )
         self.position.go_to(self._cursor_of_documented(state))
@@ -63,46 +63,46 @@ class DocumentedState(PlanSampler[Any]):
 
 
 class _SkippingPosition(Position):
-    """A position whose next pass can be told to begin later, whatever epoch it is then in."""
+    """A position whose next pass can skip entries, in any epoch."""
 
     # A skip that no pass has begun with yet.
     _skip = 0
 
     def skip(self, num_entries: int) -> None:
-        """Begin the next pass after so many entries."""
+        """Begin the next pass after `skip` entries."""
         self.go_to(self.cursor_at(self.epoch, num_entries))
         self._skip = num_entries
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to the beginning of `epoch`, or to where a skip that waits says."""
+        """Move to the start of `epoch`, or to the pending skip."""
         before = self.epoch
         super().set_epoch(epoch)
         if self._skip and self.epoch != before:
             self.skip(self._skip)
 
     def go_to(self, cursor: Cursor) -> None:
-        """Let the next pass begin at a cursor, in place of a skip."""
+        """Make the next pass begin at a cursor, instead of a skip."""
         super().go_to(cursor)
         self._skip = 0
 
     def begin(self, batching: Batching = SINGLE, *, moves_on: bool = True) -> Pass:
-        """Begin a pass; a skip has then been used."""
+        """Begin a pass, which uses up a skip."""
         self._skip = 0
         return super().begin(batching, moves_on=moves_on)
 
 
 class SkippingSampler(DocumentedState, SampleSampler):
-    """A sampler of indices that can be told to skip some."""
+    """A sampler of indices that can skip some."""
 
     _position_class = _SkippingPosition
     position: _SkippingPosition
 
     def set_skip(self, skip: int) -> None:
-        """Begin the next pass after `skip` samples of this rank, whatever epoch it is then in."""
+        """Begin the next pass after `skip` samples of this rank, in any epoch."""
         self.position.skip(check_integer("skip", skip, 0, len(self)))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where a state was saved. An error leaves the sampler as it was."""
+        """Resume from a saved state. An error leaves the sampler unchanged."""
         skip = self.position._skip
         super().load_state_dict(state)
         if skip and "cursor" not in state:
@@ -113,16 +113,16 @@ class SkippingSampler(DocumentedState, SampleSampler):
 class DistributedSampler(SkippingSampler):
     """Every rank gets its own samples, in a new order in every epoch.
 
-    Nothing is held in memory but a few integers, and the state loads on any number of ranks.
+    It holds only a few integers in memory, and the state loads on any number of ranks.
 
     Args:
         dataset: Anything with a length.
         num_replicas: The number of ranks; by default that of the process group, else 1.
         rank: The rank of this process; by default that in the process group, else 0.
-        shuffle: Whether samples are shuffled.
+        shuffle: Shuffle the samples.
         seed: Any integer or string.
-        drop_last: Drop the samples that do not divide evenly over ranks, the default here; else the
-            first ones are repeated to fill up, which is the default of `DataLoader`.
+        drop_last: Drop the samples that do not divide evenly over the ranks, the default here; else
+            the first samples are repeated as padding, the default of `DataLoader`.
         order: `"feedline"`, or `"torch"` for the order of torch's own DistributedSampler.
         process_group: The group of ranks that get different data, if not all.
         peers: The ranks, where no other argument says who they are.

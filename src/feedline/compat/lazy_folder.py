@@ -1,4 +1,4 @@
-"""A folder of chunks under the names, strategies and batches of the system that it comes from."""
+"""A folder of chunks under the names, strategies and batches of the system that it replaces."""
 
 from __future__ import annotations
 
@@ -28,21 +28,22 @@ _PARTS = ("sequences/", "targets/")
 @one_line
 @dataclass(frozen=True, kw_only=True)
 class FolderConfig:
-    """How a folder is read.
+    """The settings for reading a folder.
 
     Args:
-        batch_size: The number of samples of a batch.
-        seq_length: Only the last so many steps of every column are read; None reads all.
+        batch_size: The number of samples in a batch.
+        seq_length: Read only this many last steps of every column; None reads all.
         seed: Any integer or string.
         sampling_strategy: `"balanced"` splits the samples of all files evenly over the ranks.
             `"exact"`, `"oversampling"` and `"undersampling"` give each rank its own files.
         num_workers: The number of workers of the loader; batches do not depend on it.
-        project_root: What a relative `data_path` is relative to.
-        preload: With `"balanced"`, how many files are shuffled together. More mix better and read
-            from more files at a time; one is enough for data that was shuffled when it was packed.
-        num_threads: How many threads read ahead where there are no workers. More help where files
-            are decoded (parquet) or storage answers slowly.
-        memory_budget: How many bytes the batches read ahead or in use may take.
+        project_root: The folder that a relative `data_path` starts from.
+        preload: With `"balanced"`, the number of files that are shuffled together. More files mix
+            better and are read at a time; one is enough for data that was shuffled when it was
+            packed.
+        num_threads: The number of threads that read ahead without workers. More help if files are
+            decoded (parquet) or storage is slow.
+        memory_budget: Bytes that the batches read ahead or in use may take.
         verify: Compare each file with its checksum when it is first opened.
     """
 
@@ -70,17 +71,18 @@ class FolderConfig:
 
     @property
     def reading(self) -> Reading:
-        """How many threads read ahead, within which memory."""
+        """The number of threads that read ahead, and their memory."""
         return Reading(num_threads=self.num_threads, memory_budget=self.memory_budget)
 
     @property
     def training_spec(self) -> FolderConfig:
-        """The part of a training configuration that says how batches are made: this object."""
+        """The training part of a configuration: this object."""
         return self
 
     @classmethod
     def of(cls, config: Any) -> FolderConfig:
-        """Return what an object of this shape says, or raise an error that names what it lacks."""
+        """Return the settings of an object of this shape, or raise an error that names what is
+        missing."""
         if isinstance(config, FolderConfig):
             return config
         spec = _get(config, "training_spec")
@@ -106,7 +108,7 @@ class LazyFolderDataset(FeedDataset[FolderBatch]):
     """Batches of a folder of chunks, streamed from mapped files, the same number on every rank.
 
     Yields `(sequences, targets, None, None, None)`: dicts of tensors with the last `seq_length`
-    steps of each column. Give it to `feedline.torch.DataLoader`, whose state counts what was
+    steps of each column. Pass it to `feedline.torch.DataLoader`, whose state counts what was
     delivered, or to torch's with `batch_size=None`. Batches and their order do not depend on the
     number of workers.
 
@@ -190,12 +192,12 @@ class LazyFolderDataset(FeedDataset[FolderBatch]):
 
     @property
     def target_samples(self) -> int:
-        """The number of samples that every rank gets; with `"balanced"` some get one less."""
+        """The number of samples of every rank; with `"balanced"` some get one less."""
         return self.batches.plan.target_samples(self.batches.num_replicas)
 
     @property
     def total_batches(self) -> int:
-        """The number of batches of an epoch, equal on every rank, whatever the workers."""
+        """The number of batches in an epoch, equal on every rank, for any number of workers."""
         return -(-self.target_samples // self.batch_size)
 
 
@@ -215,11 +217,11 @@ class SequifierDatasetFromFolderLazy(LazyFolderDataset):
     """
 
     def _get_target_samples(self) -> int:
-        """Return the number of samples that every rank gets."""
+        """Return the number of samples of every rank."""
         return self.target_samples
 
     def _calculate_total_batches(self, target_samples: int) -> int:
-        """Return the number of batches that so many samples give."""
+        """Return the number of batches for a number of samples."""
         return -(-target_samples // self.batch_size)
 
 
@@ -228,7 +230,7 @@ def _as_tuple(parts: Sequence[Tensors]) -> FolderBatch:
 
 
 def _plan_for(samples: FolderStore, settings: FolderConfig, shuffle: bool) -> Plan:
-    """Return the plan that a sampling strategy means."""
+    """Return the plan of a sampling strategy."""
     if settings.sampling_strategy == "balanced":
         return WindowPlan(
             chunks=chunking_of(samples),
@@ -253,6 +255,6 @@ def _open_store(folder: Path, settings: FolderConfig) -> FolderStore:
         if not any(name.startswith(prefix) for name in chosen):
             raise DamagedDataError(
                 f"{folder}: has no column that begins with {prefix!r}, only "
-                f"{', '.join(samples.columns) or 'none'}; pack it with columns of such names"
+                f"{', '.join(samples.columns) or 'none'}; pack it with columns named {prefix}…"
             )
     return samples.select(chosen)

@@ -1,4 +1,4 @@
-"""A mixture sampler, with weights that may change on the way."""
+"""A mixture sampler, with weights that may change during a run."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ PhaseLike = Phase | tuple[int, Sequence[float]]
 class MixtureSampler(SkippingSampler):
     """Samples of several datasets in exact proportions, over any number of ranks.
 
-    Indices are those of the concatenated datasets, as `MixtureDataset` takes them. The epoch is as
-    long as all datasets together. A dataset whose share exceeds its size starts over, in a new
-    order on each pass.
+    Indices are those of the concatenated datasets, as for `MixtureDataset`. The epoch is as long as
+    all datasets together. A dataset whose share exceeds its size restarts, in a new order on each
+    pass.
 
     Args:
         cumulative_sizes: `[0, len(ds0), len(ds0) + len(ds1), …]`, see `MixtureDataset`.
         weights: One weight per dataset.
         num_replicas: The number of ranks; by default that of the process group, else 1.
         rank: The rank of this process; by default that in the process group, else 0.
-        shuffle: Whether datasets and samples are shuffled.
+        shuffle: Shuffle datasets and samples.
         seed: Any integer or string.
         drop_last: Drop the positions that do not divide evenly over ranks; otherwise the first
             ones are repeated to fill up.
@@ -113,15 +113,15 @@ class MixtureSampler(SkippingSampler):
         return self.position.weights[1]
 
     def update_weights(self, weights: Sequence[float], temperature: float = 1.0) -> None:
-        """Use other weights from the next pass on; a pass that is running goes on as it was.
+        """Use other weights from the next pass on; a running pass keeps its weights.
 
-        The state carries the change along: loaded, it goes on with the new weights at once. Phases
-        that were planned for later no longer count.
+        The state contains the change: a resumed run uses the new weights at once. Phases planned
+        for later are dropped.
         """
         self.position.reweight(weights, temperature)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where this sampler is; save it on any rank, load it on any number of them."""
+        """Return the state; save it on any rank, load it on any number of ranks."""
         weights = {"weights": self.weights, "temperature": self.temperature}
         return {**super().state_dict(), **weights}
 
@@ -141,8 +141,8 @@ def _sizes_of(cumulative_sizes: Sequence[int]) -> list[int]:
     ]
     if len(edges) < 2 or edges[0] != 0 or any(low > high for low, high in pairwise(edges)):
         raise InvalidValueError(
-            f"cumulative_sizes={list(cumulative_sizes)} must begin with 0 and grow, as in "
-            "[0, len(ds0), len(ds0) + len(ds1)]"
+            f"cumulative_sizes={list(cumulative_sizes)} must begin with 0 and increase, as in [0, "
+            "len(ds0), len(ds0) + len(ds1)]"
         )
     return [high - low for low, high in pairwise(edges)]
 
@@ -155,8 +155,8 @@ def _as_phases(
         return list(phases)  # type: ignore[arg-type]
     if global_batch_size is None:
         raise InvalidValueError(
-            "global_batch_size=None must be given with phases at steps: the number of samples that "
-            "all ranks together consume in a step"
+            "global_batch_size is required when phases begin at steps; pass the number of samples "
+            "in a step over all ranks"
         )
     check_integer("global_batch_size", global_batch_size, 1, epoch_size)
     return [

@@ -1,4 +1,4 @@
-"""How long a run is, by the functions that other step schedulers have for it."""
+"""The length of a run, under the function names of other step schedulers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from __future__ import annotations
 def _calculate_max_steps(
     num_epochs: int, epoch_len: int | None, default_max_steps: int = 9223372036854775807
 ) -> int:
-    """Return the number of steps in so many epochs; the default if an epoch has no length.
+    """Return the number of steps in some epochs; the default if an epoch has no length.
 
     Args:
         num_epochs: The number of epochs.
@@ -23,7 +23,7 @@ def _calculate_max_steps(
 def _calculate_num_epochs(
     max_steps: int | None, epoch_len: int | None, default_num_epochs: int = 10
 ) -> int:
-    """Return how many epochs so many steps take; the default if either is not known.
+    """Return the number of epochs for some steps; the default if either is unknown.
 
     Args:
         max_steps: The number of steps, if known.

@@ -57,7 +57,7 @@ class TorchMixturePlan(Plan):
     def reweighted(
         self, weights: Sequence[float], temperature: float, *, epoch: int, position: int
     ) -> TorchMixturePlan:
-        """Return this plan with other weights, at once: its order has no places to change at."""
+        """Return this plan with other weights from the start of the epoch."""
         checked = check_weights(weights, len(self.sizes))
         return replace(self, override=(checked, check_temperature(temperature)))
 
@@ -106,7 +106,7 @@ class TorchMixturePlan(Plan):
                     f"sizes[{source}]={size} must be at least world_size={world_size} with "
                     "drop_last=True; use drop_last=False, or order='feedline'"
                 )
-        # An empty source draws nothing, whatever its target.
+        # An empty source draws nothing, for any target.
         return [max(0, n) if size else 0 for n, size in zip(counts, self.sizes, strict=True)]
 
     def rank_sizes(self, world_size: int) -> list[int]:
@@ -160,8 +160,8 @@ class _Rest:
         if self.num_done and world_size != self.world_size:
             raise InvalidValueError(
                 f"world_size={world_size} must be {self.world_size}, as before in this epoch: a "
-                "mixture with order='torch' cannot change its ranks within an epoch; go on at the "
-                "next epoch, or use order='feedline'"
+                "mixture with order='torch' cannot change its ranks within an epoch; change the "
+                "ranks between epochs, or use order='feedline'"
             )
         return _Deal(self, world_size, batch_size)
 

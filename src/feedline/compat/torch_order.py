@@ -2,7 +2,7 @@
 
 They come from `torch.Generator` seeded with `seed + epoch` and `randperm`, so they cost time and
 memory proportional to the dataset, and epoch 1 of seed 0 equals epoch 0 of seed 1. Use them only to
-go on with a run that was started elsewhere.
+continue a run that was started elsewhere.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Indices = NDArray[np.int64]
 
 
 def check_torch_seed(seed: Any) -> int:
-    """Return `seed` if a torch generator can take it, or raise."""
+    """Return `seed` if a torch generator accepts it, or raise."""
     if isinstance(seed, str):
         raise InvalidValueError(f"seed={seed!r} must be an integer with order='torch'")
     return check_integer("seed", seed, -(2**63), 2**63 - 1)

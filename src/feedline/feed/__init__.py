@@ -1,8 +1,8 @@
-"""The corridor between a plan and a store: where a run is, who takes part, and its batches.
+"""Between a plan and a store: the position of a run, its processes and its batches.
 
-`Position` is where one rank is in a plan, `Loader` what everything that yields batches looks like,
-and `Peers` the processes of the run. `Feed` reads a store in the order of a plan, `ChunkLoader` a
-matrix.
+`Position` is the place of one rank in a plan, `Loader` the protocol of everything that yields
+batches, and `Peers` the processes of the run. `Feed` reads a store in the order of a plan,
+`ChunkLoader` a matrix.
 """
 
 from feedline.feed.blocks import BlocksAhead, picked_batches

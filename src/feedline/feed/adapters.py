@@ -1,7 +1,7 @@
-"""Rooms above this one that are found by name: those of frameworks, and the logs of runs.
+"""Adapters of frameworks and the logs of runs, found by name.
 
-This is the only place below these rooms that names them. The room of a framework is imported only
-after somebody else has imported the framework, and that of logs when a folder for one is given.
+This is the only lower module that names them. The adapter of a framework is imported only after the
+user has imported the framework, and that of logs when a log folder is given.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ def adapters_in_use() -> list[ModuleType]:
 
 
 def recorder_for(log: Any, loader: Any) -> Any:
-    """Return what takes note of every batch: for a folder, the log of a run in it."""
+    """Return what records every batch: for a folder, the log of a run in it."""
     if isinstance(log, str | os.PathLike):
         return import_module("feedline.runs").RunLog(log, loader)
     return log
 
 
 def torch_worker() -> tuple[int, int]:
-    """Return the number of this worker of torch's DataLoader and how many there are.
+    """Return the number of this worker of torch's DataLoader and the number of workers.
 
-    A worker has imported torch, so nothing is imported here. Outside of workers it is (0, 0).
+    A worker has imported torch, so nothing is imported here. Outside workers it is (0, 0).
     """
     module = sys.modules.get("torch.utils.data")
     info = None if module is None else module.get_worker_info()

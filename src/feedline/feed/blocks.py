@@ -1,4 +1,4 @@
-"""Blocks of a segment that readers share: computed in large pieces, handed out in small ones."""
+"""Blocks of a segment that readers share: computed in large pieces, read in small ones."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _MAX_ENTRIES = 2**15
 class BlocksAhead:
     """The batches of one rank. Threads ask for parts of it, roughly from the front to the end.
 
-    To compute a block costs some hundred microseconds however small it is, so large ones are
-    computed, a small one first. The latest two are kept, because readers straddle their border.
+    Computing a block costs some hundred microseconds even if it is small, so blocks are large,
+    except the first. The latest two are kept, because readers straddle their border.
 
     `on_block` is told of every block but the first, which nothing must delay.
 

@@ -1,4 +1,4 @@
-"""A loader of matrices: a chunk sampler says what to read, and a store reads it."""
+"""A loader of matrices: a chunk sampler decides what to read, and a store reads it."""
 
 from __future__ import annotations
 
@@ -55,15 +55,15 @@ class ChunkLoader(PlannedLoader):
     """Batches of a matrix on disk, in the order of a chunk sampler.
 
     The next request is read and decoded while the batches of this one are used. The state counts
-    the batches that were handed out. The loader and its sampler have one position: a state or an
+    the batches that were delivered. The loader and its sampler have one position: a state or an
     epoch may be given to either.
 
     Args:
         store: A matrix, such as `feedline.store.open_anndata` returns.
         sampler: One of `feedline.chunks`, or any whose `sample` yields load requests. It can be
-            saved and resumed if it has a position, and says so by `has_position`: then it needs
-            `position_for` and `requests` too, as `feedline.chunks.PlannedSampler` has them.
-        output: What becomes of a batch: `"stored"` yields sparse rows as scipy CSR matrices and
+            saved and resumed if `has_position` is true: then it also needs `position_for` and
+            `requests`, like `feedline.chunks.PlannedSampler`.
+        output: The type of a batch: `"stored"` yields sparse rows as scipy CSR matrices and
             dense ones as arrays, `"numpy"` yields arrays, and a function gets a `ChunkBatch`.
         num_ahead: How many requests are read ahead.
         reader: What reads requests, if not a thread of this process.
@@ -127,7 +127,7 @@ class ChunkLoader(PlannedLoader):
         self._ranks = {name: given for name, given in ranks.items() if given not in (None, "auto")}
         if getattr(sampler, "peers", None) is not None and self._ranks:
             raise InvalidValueError(
-                f"sampler={type(sampler).__name__} says who the ranks are; leave out peers, "
+                f"sampler={type(sampler).__name__} already knows the ranks; omit peers, "
                 "num_replicas and rank"
             )
         self._peers: Peers | None = None
@@ -165,14 +165,14 @@ class ChunkLoader(PlannedLoader):
         itself = "" if self._has_position else ", or its own where it shares rows out itself"
         raise InvalidValueError(
             f"world_size={found.world_size} must be 1 for sampler={type(self.sampler).__name__}, "
-            "which would give all rows to every rank; wrap it in feedline.chunks."
-            "DistributedSampler(sampler, dist_info=...), or pass num_replicas=1 and rank=0 if each "
-            f"process is meant to read everything{itself}"
+            "which would read all rows on every rank; wrap it in "
+            "feedline.chunks.DistributedSampler(sampler, dist_info=...), or pass num_replicas=1 "
+            f"and rank=0 if each process should read all rows{itself}"
         )
 
     @property
     def position(self) -> Position:
-        """Where the training loop is in the sampler's plan for these rows."""
+        """The position of the training loop in the sampler's plan for these rows."""
         self._check_position()
         # Looked up here, so that ranks that would all read the same are refused at the first use.
         _ = self.peers
@@ -189,7 +189,7 @@ class ChunkLoader(PlannedLoader):
 
     @property
     def epoch(self) -> int:
-        """The epoch that the loader is in; it stays there until the next pass begins."""
+        """The current epoch; it changes when the next pass begins."""
         return super().epoch if self._has_position else int(getattr(self.sampler, "epoch", 0))
 
     @property
@@ -198,7 +198,7 @@ class ChunkLoader(PlannedLoader):
         return int(self.sampler.batch_size)
 
     def __len__(self) -> int:
-        """The number of batches of a whole epoch under the present sizes."""
+        """The number of batches in a whole epoch, with the current ranks and batch size."""
         if self._has_position:
             return super().__len__()
         _ = self.peers
@@ -226,7 +226,7 @@ class ChunkLoader(PlannedLoader):
 
     @property
     def delivered(self) -> Delivered | None:
-        """The record of the latest batch of this pass; None before the first."""
+        """The record of the latest batch of this pass; None before the first batch."""
         if self._has_position:
             return super().delivered
         if self._latest is None:
@@ -251,7 +251,7 @@ class ChunkLoader(PlannedLoader):
         return self._read(self.sampler.requests(running, self.n_obs), running)
 
     def _read(self, requests: Iterator[Request], running: Pass | None) -> Iterator[Any]:
-        """Yield the batches of requests, and take note of each that is handed out."""
+        """Yield the batches of requests, and record each that is delivered."""
         number = 0
         loaded = self._reader(requests, self._load)
         try:
@@ -264,10 +264,10 @@ class ChunkLoader(PlannedLoader):
                     self._latest = running, number, rows
                     number += 1
                     yield batch
-                # Held any longer, the memory of these rows could not be used again.
+                # Released now, so that the memory of these rows can be reused.
                 del batches
             if running is not None and torch_worker()[1]:
-                # The other workers have handed out theirs.
+                # The other workers have delivered theirs.
                 running.deliver(running.num_batches - running.num_delivered)
         finally:
             close = getattr(loaded, "close", None)
@@ -275,7 +275,7 @@ class ChunkLoader(PlannedLoader):
                 close()
 
     def _load(self, request: Request) -> Loaded:
-        """Fetch rows at once; each batch is cut out of them when its turn comes."""
+        """Fetch all rows of a request together; each batch is cut out of them later."""
         wanted = request["requests"]
         rows, fetched = rows_of_request(wanted, self.n_obs), self.store.fetch(wanted)
         return ((fetched.take(split), rows[split]) for split in request["splits"])

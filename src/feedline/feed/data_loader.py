@@ -24,33 +24,33 @@ class DataLoader(PlannedLoader):
 
     The state counts the batches that the loop has received, and loads on any number of ranks and
     with any batch size. When a pass has ended, the next one is the next epoch; after `break`, the
-    next one begins the epoch again. `feedline.torch.DataLoader` is the same with tensors.
+    next one restarts the epoch. `feedline.torch.DataLoader` is the same with tensors.
 
     Columns of type bfloat16 come as float32, which holds the same values.
 
     Args:
-        store: Where the samples are: what `feedline.open` returns.
-        batch_size: The number of samples of a batch.
-        shuffle: Whether samples are shuffled, anew in each epoch.
-        sampler: A plan or an order that says which sample comes when, in place of `shuffle`.
-        window: How far samples are shuffled: over so many samples, or `"8 chunks"`. Fewer chunks
-            are read at a time; by default a sample may come from anywhere.
+        store: The samples: what `feedline.open` returns.
+        batch_size: The number of samples in a batch.
+        shuffle: Shuffle the samples, in a new order in each epoch.
+        sampler: A plan or an order of the samples, in place of `shuffle`.
+        window: Shuffle within a window of this many samples, or of `"8 chunks"`, so that few chunks
+            are read at a time; by default the whole dataset is shuffled.
         seed: The seed of the shuffle, by default 0.
-        drop_last: Leave out an incomplete last batch; the same as `tail="drop"`.
-        tail: What happens to the last samples, which do not fill a batch on each rank: `"even"`
-            (the default) deals them out evenly, each once, and repeats some only if there are
-            fewer than ranks; `"pad"` fills the batch by repeating samples, `"drop"` leaves them
-            out, and `"exact"` raises an error.
-        transform: A function that is called with each batch; what it returns is the batch.
+        drop_last: Drop an incomplete last batch; the same as `tail="drop"`.
+        tail: What to do with the last samples, if they do not fill a batch on each rank: `"even"`
+            (the default) divides them evenly, each once, and repeats some only if there are fewer
+            than ranks; `"pad"` fills the batch by repeating samples; `"drop"` drops them; `"exact"`
+            raises an error.
+        transform: A function that is called with each batch and returns the batch to deliver.
         with_mask: Yield `(batch, is_real)` pairs. `is_real` is False where a sample is padding.
-        num_threads: How many threads read ahead; 0 reads in the loop's own thread.
-        memory_budget: How many bytes the batches that are read ahead or in use may take.
+        num_threads: The number of threads that read ahead; 0 reads in the loop's thread.
+        memory_budget: Bytes that the batches read ahead or in use may take.
         num_replicas: The number of ranks; by default that of the process group, else 1.
         rank: The rank of this process; by default that in the process group, else 0.
-        peers: The ranks, where these arguments do not say who they are.
+        peers: The ranks, if `num_replicas` and `rank` are not given.
         log: A folder for a log of every batch, for `feedline audit`; or a recorder.
-        desync_guard: Compare the ranks before each epoch, where they come from a process group.
-        desync_timeout: How many seconds the guard waits for the other ranks.
+        desync_guard: Compare the ranks before each epoch, if they come from a process group.
+        desync_timeout: Seconds that the guard waits for the other ranks.
 
     Examples:
         >>> import tempfile
@@ -116,7 +116,7 @@ class DataLoader(PlannedLoader):
 
     @property
     def plan(self) -> Plan:
-        """Which sample comes when."""
+        """The order of the samples."""
         return self._feed.plan
 
     def _data_shown(self) -> str:
@@ -132,7 +132,7 @@ class DataLoader(PlannedLoader):
         return (made, batch.is_real) if self.with_mask else made
 
     def close(self) -> None:
-        """End the log, and let go of the store's open files."""
+        """Close the log and the store's open files."""
         super().close()
         self._feed.close()
 

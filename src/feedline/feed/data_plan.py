@@ -1,4 +1,4 @@
-"""A plan together with the data that it was made for, so that a cursor fits only that data."""
+"""A plan together with its data, so that a cursor fits only that data."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from feedline.words import shown
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class DataPlan(Plan):
-    """What `plan` says, for the samples of `store`, or the rows of a matrix, alone.
+    """The order of `plan`, bound to the samples of `store` or the rows of a matrix.
 
     The fingerprint of the data is part of the description, so a cursor that was saved for other
     data is refused. It is looked up when a cursor is made or loaded, not before.
@@ -46,8 +46,8 @@ class DataPlan(Plan):
             raise InvalidValueError(f"store={self.store!r:.80} must be a Store or a MatrixStore")
         if self.plan.num_indices > num_samples:
             raise InvalidValueError(
-                f"plan.num_indices={self.plan.num_indices} must be at most the store's number of "
-                f"samples, {num_samples}; make the plan for this store"
+                f"plan.num_indices={self.plan.num_indices} must be at most {num_samples}, the "
+                "number of samples in the store; make the plan for this store"
             )
 
     def __repr__(self) -> str:

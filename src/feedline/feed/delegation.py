@@ -1,4 +1,4 @@
-"""Attributes that an object has from another one that it holds."""
+"""Attributes that an object takes from another one that it holds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A feed: a plan and a store, joined to batches that never lose their place."""
+"""A feed: batches from a store in the order of a plan, resumable at any batch."""
 
 from __future__ import annotations
 
@@ -51,17 +51,17 @@ class FedBatch(NamedTuple):
 class Feed(PlannedLoader):
     """The batches of one rank, read from a store in the order of a plan.
 
-    The state counts the batches that were handed out, however far threads have read ahead, and
+    The state counts the batches that were delivered, however far threads have read ahead, and
     loads on any number of ranks and with any batch size. When a pass has ended, the next one is the
-    next epoch; a pass that was broken off is begun again.
+    next epoch; an interrupted pass restarts.
 
     The arrays of a batch may share memory with those of batches near it. Copy what is kept for
     long: a batch that is held keeps its neighbours' memory.
 
     Args:
-        store: Where the samples are.
-        plan: Which sample comes when; a `WindowPlan` reads few chunks at a time.
-        batch_size: The number of samples of a batch.
+        store: The samples.
+        plan: The order of the samples; a `WindowPlan` reads few chunks at a time.
+        batch_size: The number of samples in a batch.
         world_size: The number of ranks; by default that of the process group, else 1.
         rank: The rank that these batches are for; by default that in the process group, else 0.
         num_threads: How many threads read ahead; 0 reads in the consumer's own thread.
@@ -119,7 +119,7 @@ class Feed(PlannedLoader):
         super().__init__(position, log=log)
 
     plan: Plan = asked_of("position", "plan")
-    """The plan, for the samples of this store alone."""
+    """The plan, bound to the samples of this store."""
 
     def _data_shown(self) -> str:
         return type(self.store).__name__
@@ -135,7 +135,7 @@ class Feed(PlannedLoader):
         return FeedPass(slabs, running, self.store, make)
 
     def close(self) -> None:
-        """Let go of the store's open files."""
+        """Close the store's open files."""
         super().close()
         self.store.close()
 
@@ -184,7 +184,7 @@ class FeedPass(Iterator[Item]):
         try:
             item = self._make(batch)
         except Exception:
-            # The loop may go on after an error; then the batch that failed has been passed over.
+            # The loop may continue after an error; then the batch that failed is skipped.
             self._num_failed += 1
             raise
         self._running.deliver(1 + self._num_failed)

@@ -1,8 +1,8 @@
-"""Loaders of other libraries, adapted once, at the door.
+"""Adapters for loaders of other libraries.
 
-Anything that can be iterated over becomes a `Loader`: a list, torch's own DataLoader, a loader that
-saves its own place. What it cannot tell by itself is found out here: batches that were used are
-read again and dropped, and of a loader without a length one batch is read ahead.
+Any iterable becomes a `Loader`: a list, torch's own DataLoader, a loader with a state of its own.
+The adapter adds what is missing: to resume, it reads and drops the batches already used; without a
+length, it reads one batch ahead.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ def as_loader(
 class ForeignLoader:
     """A `Loader` around a loader of another library.
 
-    Its state says which batch of which epoch comes next, with the loader's own state where that has
-    one. A foreign loader cannot tell a state afterwards, so it is kept once for each group of
+    Its state is the epoch and the number of the next batch, with the loader's own state if it has
+    one. A foreign loader cannot return an earlier state, so it is saved once for each group of
     batches.
 
     Args:
         loader: What yields batches.
-        peers: The processes of the run, unless its sampler knows the ranks.
-        start: Returns the context that workers of the loader are started in.
+        peers: The processes of the run, if its sampler does not know the ranks.
+        start: Returns the context in which the loader's workers start.
     """
 
     def __init__(
@@ -78,12 +78,12 @@ class ForeignLoader:
         self.loader = loader
         #: How many batches are taken together.
         self.group_size = 1
-        #: Whatever the number of batches depends on: the place in a state is refused with others.
+        #: The sizes that the number of batches depends on: a state with other sizes is refused.
         self.sizes: dict[str, int | None] = {}
         self._has_state = bool(_method(loader, "state_dict") and _method(loader, "load_state_dict"))
         self._peers = as_peers() if peers is None else peers
         self._start = start
-        #: The epoch that the loader is in; it stays there until the next pass begins.
+        #: The current epoch; it changes when the next pass begins.
         self.epoch = 0
         # Batches of this epoch before this pass; None if they were of another size.
         self._num_before: int | None = 0
@@ -100,7 +100,7 @@ class ForeignLoader:
         self._num_batches: int | None = None
         self._num_delivered = 0
         self._has_ended = False
-        #: The record of the latest batch of this pass; None before the first.
+        #: The record of the latest batch of this pass; None before the first batch.
         self.delivered: ForeignBatch | None = None
         # What was read ahead: a batch, or the error in its place.
         self._ahead: list[Any] = []
@@ -111,7 +111,7 @@ class ForeignLoader:
 
     @property
     def batch_size(self) -> int | None:
-        """The number of samples of a full batch, where the loader says it."""
+        """The number of samples in a full batch, if the loader knows it."""
         return _count(self.loader, "batch_size")
 
     @property
@@ -123,7 +123,7 @@ class ForeignLoader:
         return self._peers
 
     def _parts(self) -> list[Any]:
-        """Return what may know of epochs or of ranks."""
+        """Return the objects that may know the epoch or the ranks."""
         batches = getattr(self.loader, "batch_sampler", None)
         inner = getattr(batches, "sampler", None)
         others = (getattr(self.loader, name, None) for name in ("sampler", "dataset"))
@@ -140,15 +140,15 @@ class ForeignLoader:
             return None
 
     def num_batches_left(self) -> int:
-        """Return how many batches the next pass has; `TypeError` if nobody knows."""
+        """Return the number of batches in the next pass; `TypeError` if it is unknown."""
         if self._has_ended:
             return len(self)
         if self._num_before is None:
-            raise TypeError(f"{type(self.loader).__name__} does not say how many batches are left")
+            raise TypeError(f"{type(self.loader).__name__} does not know how many batches are left")
         return max(len(self) - self._num_before, 0)
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to the beginning of `epoch`; the epoch that the loader is in is not restarted."""
+        """Move to the start of `epoch`; the current epoch is not restarted."""
         epoch = check_integer("epoch", epoch, 0)
         if epoch != self.epoch:
             self._go_to(epoch, 0)
@@ -159,7 +159,7 @@ class ForeignLoader:
         self.epoch, self._num_before = epoch, num_batches
 
     def _tell_epoch(self) -> None:
-        """Tell the loader its epoch, or else whatever in it wants to know."""
+        """Pass the epoch to the loader, or else to its sampler or dataset."""
         parts = [self.loader] if _method(self.loader, "set_epoch") else self._parts()
         for part in {id(part): part for part in parts}.values():
             if setter := _method(part, "set_epoch"):
@@ -192,9 +192,9 @@ class ForeignLoader:
                 self._end()
                 if batches is self.loader and self._is_used and not self._num_delivered:
                     raise InvalidValueError(
-                        f"dataloader={type(self.loader).__name__} is an iterator that has no "
-                        f"batches left for epoch {self.epoch}; give a loader that can be iterated "
-                        "in every epoch, or num_epochs=1"
+                        f"dataloader={type(self.loader).__name__} is an iterator with no batches "
+                        f"left for epoch {self.epoch}; use a loader that can be iterated again, or "
+                        "num_epochs=1"
                     )
                 return
             self._is_used = True
@@ -225,15 +225,16 @@ class ForeignLoader:
         self._has_ended = True
         if self._num_batches is not None:
             warnings.warn(
-                f"dataloader ended {self._num_batches - self._num_delivered} batches before the "
-                "end that its length says; other ranks may wait for these",
+                f"dataloader={type(self.loader).__name__} ended after "
+                f"{several(self._num_delivered, 'batch', 'batches')}, but its length is "
+                f"{self._num_batches}; other ranks may wait forever; correct its __len__",
                 RuntimeWarning,
                 stacklevel=4,
             )
 
     @property
     def is_last(self) -> bool:
-        """Whether the latest batch is the last one; without a length, one more is read to see."""
+        """Whether the latest batch is the last; without a length, this reads one batch ahead."""
         is_known = self._num_batches is not None or self._ahead or self._error
         if self._has_ended or is_known or self._batches is None:
             return self._has_ended
@@ -250,7 +251,7 @@ class ForeignLoader:
         return self._has_ended
 
     def close(self) -> None:
-        """Let go of the pass; the place stays as it is, and the loader stays open."""
+        """End the pass; the position is kept, and the loader stays open."""
         if self._batches is not None:
             self._held_state = self._own_state()
             self._batches = iter(())
@@ -258,11 +259,11 @@ class ForeignLoader:
     # The state.
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the training loop is: the next batch, and the loader's own state."""
+        """Return the state: the next batch, and the loader's own state."""
         return self.state_before(0)
 
     def state_before(self, num_batches: int) -> dict[str, Any]:
-        """Return where the training loop was before the latest batches, if these are one group."""
+        """Return the state before the latest batches, if they are one group."""
         num_batches = check_integer("num_batches", num_batches, 0, self._num_delivered)
         own = self._own_state(num_batches)
         if self._has_ended and not num_batches:
@@ -281,13 +282,13 @@ class ForeignLoader:
         since = (self._num_delivered - 1) % self.group_size + 1
         if num_batches != since:
             raise InvalidValueError(
-                f"num_batches={num_batches} must be 0 or {since}, back to the beginning of the "
-                f"group: {type(self.loader).__name__} cannot tell other states afterwards"
+                f"num_batches={num_batches} must be 0 or {since}, the start of the group: "
+                f"{type(self.loader).__name__} cannot return other earlier states"
             )
         return self._group_state
 
     def load_state_dict(self, state_dict: Mapping[str, Any], /) -> None:
-        """Go on where a state was saved; an error changes nothing."""
+        """Resume from a saved state; an error changes nothing."""
         if not isinstance(state_dict, Mapping) or not {"epoch", "num_batches"} <= state_dict.keys():
             raise CursorFormatError(
                 f"state={state_dict!r:.80} must be a mapping with the keys 'epoch' and "
@@ -300,17 +301,16 @@ class ForeignLoader:
         if count and not self._has_state and then != self.sizes:
             saved, now = (", ".join(f"{n}={v}" for n, v in s.items()) for s in (then, self.sizes))
             raise PlanMismatchError(
-                f"the state was saved with {saved}, and now it is {now}; this loader cannot resume "
-                "in the middle of an epoch with other sizes; use one of Feedline's loaders, or the "
-                "same sizes",
+                f"the state was saved with {saved}, but now it is {now}; this loader cannot resume "
+                "mid-epoch with other sizes; use the same sizes, or one of Feedline's loaders",
                 {name: (then[name], size) for name, size in self.sizes.items()},
             )
         random = [type(part).__name__ for part in self._parts() if _draws_anew(part)]
         if count and not self._has_state and random:
             raise PlanMismatchError(
-                f"the state was saved after {count} batches, but {random[0]} draws another order "
-                "in each process, so some samples would be lost and others repeated; use one of "
-                "Feedline's loaders, or a state from the end of an epoch",
+                f"the state was saved after {several(count, 'batch', 'batches')}, but {random[0]} "
+                "draws another order in each process, so some samples would be lost and others "
+                "repeated; use one of Feedline's loaders, or a state from the end of an epoch",
                 {"sampler": (count, random[0])},
             )
         if isinstance(own, Mapping) and "cursor" in own and (count or self._has_state):
@@ -322,9 +322,9 @@ class ForeignLoader:
             )
         if count and self._has_state and own is None:
             raise PlanMismatchError(
-                f"the state was saved after {count} batches of a loader without a state, and "
-                f"{type(self.loader).__name__} cannot resume there; use the same loader, or a "
-                "state from the end of an epoch",
+                f"the state was saved after {several(count, 'batch', 'batches')} of a loader "
+                f"without a state, and {type(self.loader).__name__} cannot resume there; use the "
+                "same loader, or a state from the end of an epoch",
                 {"dataloader": (None, type(self.loader).__name__)},
             )
         length = self._length()
@@ -336,7 +336,7 @@ class ForeignLoader:
 
     def _refuse_shortened(self, count: int, length: int) -> NoReturn:
         raise PlanMismatchError(
-            f"the state was saved after {count} batches of an epoch, but "
+            f"the state was saved after {several(count, 'batch', 'batches')} of an epoch, but "
             f"{type(self.loader).__name__} has {length} now; use the same data and batch size as "
             "when it was saved, or a state from the end of an epoch",
             {"num_batches": (count, length)},
@@ -349,12 +349,12 @@ def _method(owner: Any, name: str) -> Callable[..., Any] | None:
 
 
 def _draws_anew(part: Any) -> bool:
-    """Return whether a sampler of torch draws an order that nobody can repeat."""
+    """Return whether a torch sampler draws an order that cannot be repeated."""
     kinds = ("RandomSampler", "SubsetRandomSampler", "WeightedRandomSampler")
     return type(part).__module__.startswith("torch.") and type(part).__name__ in kinds
 
 
 def _count(owner: Any, name: str) -> int | None:
-    """Return a count that an object tells of itself, if it does."""
+    """Return a count attribute of an object, if it has one."""
     found = getattr(owner, name, None)
     return found if isinstance(found, int) and not isinstance(found, bool) and found > 0 else None

@@ -1,4 +1,4 @@
-"""What can be told of a batch whose loader tells nothing."""
+"""What can be found out about a batch of a foreign loader."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ForeignBatch:
 
     @property
     def num_real(self) -> int | None:
-        """How many samples it has: as many as its first array is long, or None."""
+        """The number of samples: the length of its first array, or None."""
         return num_samples_of(self._batch)
 
     @property

@@ -1,7 +1,7 @@
 """Gathering samples from the chunks of a store, straight into the memory of a batch.
 
-A slab is memory that many rows are gathered into at once, handed out batch by batch. It comes from
-a `SlabPool`: it is used again as soon as nobody holds any of its batches.
+A slab is memory that many rows are gathered into at once, delivered batch by batch. It comes from a
+`SlabPool`: it is reused as soon as none of its batches is in use.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def layout_of(columns: Mapping[str, Column], num_rows: int) -> dict[str, tuple[i
 
 
 def bytes_for(columns: Mapping[str, Column], num_rows: int) -> int:
-    """Return how much memory `arrays_in` needs for so many rows."""
+    """Return the number of bytes that `arrays_in` needs for `num_rows` rows."""
     return max((end for _, end in layout_of(columns, num_rows).values()), default=0)
 
 

@@ -1,4 +1,5 @@
-"""The desync guard: ranks that disagree are told so before the first batch, not by a hang."""
+"""The desync guard: ranks that disagree raise an error before the first batch instead of
+hanging."""
 
 from __future__ import annotations
 
@@ -13,13 +14,13 @@ from feedline.plan.frozen import fingerprint_of, flatten_fields
 
 
 class GroupOptions(TypedDict, total=False):
-    """Where ranks come from, and how they are compared: arguments of all that has a position.
+    """The source of the ranks, and how they are compared: shared arguments.
 
     Args:
-        process_group: The group of ranks that get different data, if not all.
-        peers: The ranks, where no other argument says who they are.
-        desync_guard: Compare the ranks before each pass, where they come from a process group.
-        desync_timeout: How many seconds the guard waits for the other ranks.
+        process_group: The group of ranks that get different data; by default all ranks.
+        peers: The ranks, if no other argument gives them.
+        desync_guard: Compare the ranks before each pass, if they come from a process group.
+        desync_timeout: Seconds that the guard waits for the other ranks.
     """
 
     process_group: Any
@@ -29,7 +30,7 @@ class GroupOptions(TypedDict, total=False):
 
 
 class RankOptions(GroupOptions, total=False):
-    """Who the ranks are, beside what `GroupOptions` says.
+    """The ranks, in addition to `GroupOptions`.
 
     Args:
         num_replicas: The number of ranks; by default that of the process group, else 1.
@@ -42,11 +43,11 @@ class RankOptions(GroupOptions, total=False):
 
 @dataclass(frozen=True)
 class Guard:
-    """Compares what ranks are about to do.
+    """Compares the plans and positions of the ranks.
 
     Args:
-        is_on: Whether anything is compared.
-        timeout: How many seconds a rank waits for the others.
+        is_on: Whether the ranks are compared.
+        timeout: Seconds that a rank waits for the others.
     """
 
     is_on: bool = True
@@ -59,10 +60,10 @@ class Guard:
             )
 
     def compare(self, peers: Peers, describe: Callable[[], Mapping[str, Any]]) -> None:
-        """Raise `DesyncError` on every rank unless all of them describe the same.
+        """Raise `DesyncError` on every rank unless all ranks give the same description.
 
-        Only a fingerprint travels as long as ranks agree. A worker of torch's DataLoader takes no
-        part: its parent is the rank.
+        While ranks agree, only a fingerprint is sent. Workers of torch's DataLoader do not take
+        part: their parent is the rank.
         """
         if not self.is_on or torch_worker()[1]:
             return
@@ -96,8 +97,8 @@ def _explain(differences: dict[str, list[Any]], world_size: int) -> str:
         odd = [f"{v} on rank {_listed(r)}" for v, r in by_value.items() if r is not common]
         parts.append(f"{name} is {', '.join(odd)} and {usual} on rank {_listed(common)}")
     return (
-        f"the {world_size} ranks do not agree: {'; '.join(parts)}. Give every rank the same data, "
-        "seed, batch size and checkpoint"
+        f"the {world_size} ranks do not agree: {'; '.join(parts)}. Use the same data, seed, batch "
+        "size and checkpoint on every rank"
     )
 
 

@@ -1,4 +1,4 @@
-"""What everything that yields batches has in common, and the record of what it delivered."""
+"""The loader protocol, and the record of a delivered batch."""
 
 from __future__ import annotations
 
@@ -28,48 +28,48 @@ Log = str | os.PathLike[str] | Recorder | None
 
 
 class Delivered(Protocol):
-    """What is known of a batch that the training loop has received."""
+    """The record of a batch that the training loop has received."""
 
     @property
     def number(self) -> int:
-        """Which batch of its pass it was, from zero."""
+        """The number of the batch in its pass, from zero."""
 
     @property
     def ids(self) -> Ids | None:
-        """Its samples; None where only a foreign loader could know."""
+        """Its samples; None for a foreign loader."""
 
     @property
     def is_real(self) -> Marks | None:
-        """Which of them are real and not padding; None means all."""
+        """Which samples are real, not padding; None means all."""
 
     @property
     def bucket(self) -> int | None:
-        """The number of its bucket, where the plan has buckets."""
+        """The number of its bucket, if the plan has buckets."""
 
     @property
     def num_real(self) -> int | None:
-        """How many samples are real; None where the batch does not show it."""
+        """The number of real samples; None if unknown."""
 
     @property
     def num_real_of_all_ranks(self) -> int | None:
-        """How many samples of the same batch on all ranks are real; None if nobody knows."""
+        """The number of real samples in this batch on all ranks; None if unknown."""
 
 
 @runtime_checkable
 class Loader(Protocol[Item]):
-    """Batches that never lose their place.
+    """The protocol of everything that yields batches.
 
-    The state counts what the training loop received, is the same on every rank, and loads on any
-    number of ranks that the plan allows. A wrapper is a loader that holds another.
+    The state counts the batches that the training loop received. It is the same on every rank, and
+    loads on any number of ranks that the plan allows. A wrapper is a loader that holds another.
     """
 
     @property
     def epoch(self) -> int:
-        """The epoch that the loader is in; it stays there until the next pass begins."""
+        """The current epoch; it changes when the next pass begins."""
 
     @property
     def batch_size(self) -> int | None:
-        """The number of samples of a full batch on one rank; None if batches differ."""
+        """The number of samples in a full batch on one rank; None if batches differ."""
 
     @property
     def peers(self) -> Peers:
@@ -77,31 +77,32 @@ class Loader(Protocol[Item]):
 
     @property
     def delivered(self) -> Delivered | None:
-        """The record of the latest batch of this pass; None before the first."""
+        """The record of the latest batch of this pass; None before the first batch."""
 
     def __iter__(self) -> Iterator[Item]:
-        """Begin a pass: the loaded rest, this epoch, or the next one if this has ended."""
+        """Begin a pass: from the loaded state, or over this epoch, or the next one if this has
+        ended."""
 
     def __len__(self) -> int:
-        """The number of batches of a whole epoch under the present sizes."""
+        """The number of batches in a whole epoch, with the current ranks and batch size."""
 
     def num_batches_left(self) -> int:
-        """Return how many batches the next pass has."""
+        """Return the number of batches in the next pass."""
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to the beginning of `epoch`; the epoch that the loader is in is not restarted."""
+        """Move to the start of `epoch`; the current epoch is not restarted."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the training loop is."""
+        """Return the state of the training loop."""
 
     def state_before(self, num_batches: int) -> dict[str, Any]:
-        """Return where the training loop was before the latest batches that it received."""
+        """Return the state before the latest batches that the training loop received."""
 
     def load_state_dict(self, state_dict: Mapping[str, Any], /) -> None:
-        """Go on where a state was saved; an error changes nothing."""
+        """Resume from a saved state; an error changes nothing."""
 
     def close(self) -> None:
-        """Let go of threads, workers and files."""
+        """Release threads, workers and files."""
 
 
 class PlannedBatch:
@@ -123,14 +124,14 @@ class PlannedBatch:
 
     @lazy
     def ids(self) -> Ids:
-        """The samples of the batch: those that were asked for, or else those that are planned."""
+        """The samples of the batch: those that were requested, or else those in the plan."""
         if self._asked is not None:
             return np.atleast_1d(np.asarray(self._asked, dtype=np.int64))
         return self._running.planned(self.number).indices
 
     @lazy
     def is_real(self) -> Marks | None:
-        """Which of them are real and not padding; None means all."""
+        """Which samples are real, not padding; None means all."""
         if not self._running.segment.num_padded:
             return None
         block = self._running.planned(self.number)
@@ -138,18 +139,18 @@ class PlannedBatch:
 
     @property
     def bucket(self) -> int | None:
-        """The number of its bucket, where the plan has buckets."""
+        """The number of its bucket, if the plan has buckets."""
         buckets = self._running.planned(self.number).buckets
         return None if buckets is None else int(buckets[0])
 
     @property
     def num_real(self) -> int:
-        """How many samples are real."""
+        """The number of real samples."""
         return len(self.ids) if self.is_real is None else int(self.is_real.sum())
 
     @property
     def num_real_of_all_ranks(self) -> int:
-        """How many samples of the same batch on all ranks are real."""
+        """The number of real samples in this batch on all ranks."""
         return self._running.segment.num_real(*self._running.entries_of(self.number))
 
 
@@ -167,7 +168,7 @@ class PlannedLoader(ABC):
     ) -> None:
         self._position = position
         self.batching = batching
-        #: What takes note of every batch, if anything.
+        #: The recorder of every batch, if any.
         self.log: Recorder | None = recorder_for(log, self)
         #: Returns the number of the step that a batch is for; a clock sets it.
         self.log_step: Callable[[], int] | None = None
@@ -182,18 +183,18 @@ class PlannedLoader(ABC):
 
     @property
     def position(self) -> Position:
-        """Where the training loop is."""
+        """The position of the training loop."""
         assert self._position is not None
         return self._position
 
     @property
     def epoch(self) -> int:
-        """The epoch that the loader is in; it stays there until the next pass begins."""
+        """The current epoch; it changes when the next pass begins."""
         return self.position.epoch
 
     @property
     def batch_size(self) -> int | None:
-        """The number of samples of a full batch on one rank; None if batches differ."""
+        """The number of samples in a full batch on one rank; None if batches differ."""
         if not self.position.plan.has_equal_batches:
             return None
         return self.position.batch_size * self.batching.num_entries
@@ -205,38 +206,38 @@ class PlannedLoader(ABC):
 
     @property
     def delivered(self) -> Delivered | None:
-        """The record of the latest batch of this pass; None before the first."""
+        """The record of the latest batch of this pass; None before the first batch."""
         running = self.position.current
         if running is None or not running.num_delivered:
             return None
         return PlannedBatch(running, running.num_delivered - 1, self._asked())
 
     def _asked(self) -> Any:
-        """Return the samples that were asked for to make the latest batch, where that is known."""
+        """Return the samples requested for the latest batch, if known."""
         return None
 
     def __len__(self) -> int:
-        """The number of batches of a whole epoch under the present sizes."""
+        """The number of batches in a whole epoch, with the current ranks and batch size."""
         return self.position.num_batches(self.batching)
 
     def num_batches_left(self) -> int:
-        """Return how many batches the next pass has."""
+        """Return the number of batches in the next pass."""
         return self.position.num_batches_left(self.batching)
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to the beginning of `epoch`; the epoch that the loader is in is not restarted."""
+        """Move to the start of `epoch`; the current epoch is not restarted."""
         self.position.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the training loop is: the batches that it has received."""
+        """Return the state: the batches that the training loop has received."""
         return self.position.state_dict()
 
     def state_before(self, num_batches: int) -> dict[str, Any]:
-        """Return where the training loop was before the latest batches that it received."""
+        """Return the state before the latest batches that the training loop received."""
         return self.position.state_before(num_batches)
 
     def load_state_dict(self, state_dict: Mapping[str, Any], /) -> None:
-        """Go on where a state was saved; an error changes nothing."""
+        """Resume from a saved state; an error changes nothing."""
         self._load_state(state_dict)
         self._is_resumed = True
 
@@ -264,17 +265,17 @@ class PlannedLoader(ABC):
         """Return an iterator that yields the batches of a pass, and delivers each of them."""
 
     def _step_of(self, running: Pass) -> int:
-        """Return the number of the step that the next batch is for, or the latest one."""
+        """Return the number of the step of the next batch, or of the latest one."""
         if self.log_step is not None:
             return self.log_step()
         return running.ordinal(max(running.num_delivered - 1, 0))
 
     def end_log(self) -> None:
-        """Note that the run stops, if anything was noted since it began."""
+        """Record that the run stops, if anything was recorded since it began."""
         if self.log is not None and self._is_log_begun:
             self.log.event("stop")
             self._is_log_begun = False
 
     def close(self) -> None:
-        """Let go of threads, workers and files."""
+        """Release threads, workers and files."""
         self.end_log()

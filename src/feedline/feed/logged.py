@@ -1,4 +1,4 @@
-"""Batches that are written down as the training loop receives them."""
+"""Batches that are logged as the training loop receives them."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ if TYPE_CHECKING:
 
 
 class Recorder(Protocol):
-    """What takes note of batches and events, as `feedline.runs.ConsumptionLog` does."""
+    """The protocol of recorders, such as `feedline.runs.ConsumptionLog`."""
 
     def record(
         self, *, epoch: int, step: int, batch: int, ids: Any, is_real: Any = None, wait: float = 0.0
     ) -> None:
-        """Note a batch: its samples, which of them are real, and the seconds of waiting."""
+        """Record a batch: its samples, which of them are real, and the seconds of waiting."""
 
     def event(self, name: str, /, **fields: Any) -> None:
-        """Note something that happened."""
+        """Record an event."""
 
 
 @dataclass(eq=False, repr=False)
 class LoggedBatches(Iterator[Any]):
-    """The batches of a pass of a loader, each of them noted before it is handed out.
+    """The batches of a pass, each recorded before it is delivered.
 
-    When the last one is out, the event `epoch_end` is noted.
+    After the last batch, the event `epoch_end` is recorded.
 
     Args:
         batches: The pass.
-        loader: The loader that it is a pass of.
-        recorder: Where to note.
-        num_batches: How many batches the pass has.
-        step_of: Returns the number of the step that the latest batch is for.
-        end: What else to tell at the end of the epoch.
+        loader: The loader of the pass.
+        recorder: The recorder.
+        num_batches: The number of batches in the pass.
+        step_of: Returns the number of the step of the latest batch.
+        end: Fields to add to the event at the end of the epoch.
     """
 
     batches: Iterator[Any]
@@ -70,7 +70,7 @@ class LoggedBatches(Iterator[Any]):
             wait=waited,
         )
         if latest.number + 1 == self.num_batches:
-            # Whoever counts the batches does not ask for one more.
+            # A loop that counts the batches does not ask for one more.
             self._note_end()
         return batch
 
@@ -78,7 +78,7 @@ class LoggedBatches(Iterator[Any]):
         self.recorder.event("epoch_end", epoch=self.loader.epoch, step=self.step_of(), **self.end)
 
     def close(self) -> None:
-        """End what reads ahead for the pass."""
+        """End the threads that read ahead for the pass."""
         close = getattr(self.batches, "close", None)
         if close is not None:
             close()

@@ -1,4 +1,4 @@
-"""What a loader says through `logging`, at level INFO: where each pass begins, and what it cost."""
+"""INFO messages of a loader through `logging`: where each pass begins, and its cost."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ logger = logging.getLogger("feedline")
 
 
 def is_heard() -> bool:
-    """Whether anybody listens; nothing is measured otherwise."""
+    """Whether INFO messages are shown; nothing is measured otherwise."""
     return logger.isEnabledFor(logging.INFO)
 
 
@@ -40,7 +40,7 @@ class NarratedBatches(Iterator[Any]):
         self._waited += perf_counter() - before
         self._num_batches += 1
         if self._num_batches == self._running.num_batches:
-            # Whoever counts the batches does not ask for one more.
+            # A loop that counts the batches does not ask for one more.
             self._end()
         return batch
 
@@ -59,13 +59,13 @@ class NarratedBatches(Iterator[Any]):
         return self._running.num_batches
 
     def close(self) -> None:
-        """End the threads that read ahead, where there are any."""
+        """End the threads that read ahead, if any."""
         if close := getattr(self._batches, "close", None):
             close()
 
 
 def _where(running: Pass) -> str:
-    """Return the plan, the ranks, the batches, the tail and the starting point in words."""
+    """Return a text with the plan, the ranks, the batches, the tail and the starting point."""
     segment = running.segment
     plan = repr(getattr(segment.plan, "plan", segment.plan))
     if len(plan) > _MAX_CHARACTERS:

@@ -1,4 +1,4 @@
-"""One walk through what is left of an epoch, and how far the training loop has come in it."""
+"""A pass over the rest of an epoch, and the progress of the training loop in it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Batching:
     drop_last: bool = False
 
     def num_batches(self, num_entries: int) -> int:
-        """Return how many batches so many entries make.
+        """Return the number of batches that `num_entries` make.
 
         Examples:
             >>> Batching(4).num_batches(10), Batching(4, drop_last=True).num_batches(10)
@@ -43,7 +43,7 @@ SINGLE = Batching()
 
 
 class Pass:
-    """One walk through what is left of an epoch, and how far it has come.
+    """A pass over the rest of an epoch, and its progress.
 
     Whoever yields batches holds this, and not the iterator that makes them: an iterator that the
     training loop drops must be free to end its threads and workers.
@@ -62,7 +62,7 @@ class Pass:
         self.start = segment.num_done
         #: How many batches it has.
         self.num_batches = batching.num_batches(segment.num_batches - segment.num_done)
-        #: Whether the position was moved elsewhere since, so that nobody counts this pass.
+        #: Whether the position was moved since, so that this pass is no longer counted.
         self.is_stale = False
         self._num_handed_out = 0
         self._live: Iterator[Any] = iter(())
@@ -72,17 +72,17 @@ class Pass:
         return f"<Pass: {pass_shown(self)}>"
 
     def deliver(self, num_batches: int = 1) -> None:
-        """Take note that the training loop receives its next batch, or several."""
+        """Record that the training loop receives its next batch, or several."""
         if self.is_stale:
             raise InvalidValueError(
-                "this iterator belongs to an earlier pass, whose batches nobody counts: its loader "
-                "was moved since, by set_epoch, load_state_dict or another iterator; use the "
-                "latest iterator, or a loader of its own for each loop"
+                "this iterator belongs to an earlier pass, whose batches are no longer counted: "
+                "set_epoch, load_state_dict or another iterator has moved the loader since; use "
+                "the latest iterator, or one loader for each loop"
             )
         self._num_handed_out += num_batches
 
     def hand_out(self, entries: list[Entry]) -> Iterator[Entry]:
-        """Return an iterator whose every step delivers; what it has left says how far it is."""
+        """Return an iterator that delivers a batch at each step."""
         live = iter(entries)
         self._live = live
         self._num_handed_out += len(entries)
@@ -90,34 +90,34 @@ class Pass:
 
     @property
     def num_delivered(self) -> int:
-        """How many batches of this pass the training loop has received."""
+        """The number of batches of this pass that the training loop has received."""
         return self._num_handed_out - operator.length_hint(self._live)
 
     @property
     def has_ended(self) -> bool:
-        """Whether the training loop has received all of them."""
+        """Whether the training loop has received all batches."""
         return self.num_delivered >= self.num_batches
 
     def entries_before(self, number: int) -> int:
-        """Return how many entries of the segment come before a batch of this pass."""
+        """Return the number of entries of the segment before a batch of this pass."""
         return min(self.start + number * self.batching.num_entries, self.segment.num_batches)
 
     @property
     def num_left_out(self) -> int:
-        """How many samples of the epoch no rank gets any more, once this pass has ended."""
+        """The number of samples of the epoch that no rank gets after this pass."""
         return self.segment.num_left_after(self.entries_before(self.num_batches))
 
     def entries_of(self, number: int) -> tuple[int, int]:
-        """Return the first entry of a batch of this pass, and the one after its last."""
+        """Return the first entry of a batch of this pass, and the entry after its last."""
         return self.entries_before(number), self.entries_before(number + 1)
 
     def planned(self, number: int) -> Block:
-        """Return what the plan says of a batch of this pass; asked in order, it costs little."""
+        """Return the planned samples of a batch of this pass; asking in order is cheap."""
         if self._planned is None:
             self._planned = BlocksAhead(self.segment, self.rank)
         return self._planned.part(*self.entries_of(number))
 
     def ordinal(self, number: int) -> int:
-        """Return a number for a batch that grows along the run, whatever its resizes were."""
+        """Return a number for a batch that grows during the run, also across resizes."""
         before = sum(past.num_batches for past in self.segment.history)
         return self.segment.epoch * 2**40 + before + self.entries_of(number)[0]

@@ -1,7 +1,7 @@
-"""The processes of a run: who takes part, and how they talk.
+"""The processes of a run, and how they communicate.
 
-Arguments win, else the process group that a framework has made, else this process is alone. What is
-found is looked up when it is first needed, and no framework is imported to find it.
+Arguments win, else the process group of a framework, else this process is alone. The group is
+looked up when it is first needed, and no framework is imported to find it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Finder = Callable[[Any], "Peers | None"]
 
 
 class Peers(Protocol):
-    """The processes that share the data of a run; all must ask the same questions together."""
+    """The processes that share the data of a run; all must make the same calls together."""
 
     @property
     def rank(self) -> int:
@@ -62,14 +62,14 @@ class Alone:
 class FoundPeers:
     """Rank and world size as given, or else those of the process group of a framework.
 
-    Where either was given, the other processes cannot be reached: `maximum` and `gather` then know
-    of this one only.
+    If either is given, the other processes cannot be reached: `maximum` and `gather` then use this
+    process only.
 
     Args:
         num_replicas: The number of data-parallel ranks; by default that of the process group.
         rank: The rank of this process; by default that in the process group.
-        process_group: The group of ranks that get different data, where that is not the whole
-            world: ranks that share data, as in tensor parallelism, each pass their own group.
+        process_group: The group of ranks that get different data, if that is not the whole world:
+            with tensor parallelism, each rank passes its data-parallel group.
 
     Examples:
         >>> FoundPeers(num_replicas=4, rank=1).world_size
@@ -113,17 +113,17 @@ class FoundPeers:
             "rank", rank, 0, self.world_size - 1, remedy="this process is not among the ranks"
         )
 
-    maximum = asked_of("reached", "maximum", "Return the largest value of all that are reached.")
-    gather = asked_of("reached", "gather", "Return the values of all that are reached, by rank.")
+    maximum = asked_of("reached", "maximum", "Return the largest value of all reachable processes.")
+    gather = asked_of("reached", "gather", "Return the values of all reachable processes, by rank.")
 
     @property
     def reached(self) -> Peers:
-        """The processes that this one can talk to."""
+        """The processes that this one can communicate with."""
         given = self._num_replicas is not None or self._rank is not None
         return Alone() if given else find_peers(self._process_group)
 
     def _found(self, name: str, given: int | None) -> Peers:
-        """Return the group, for what was not given; alone, nothing else may be given."""
+        """Return the group that supplies what was not given."""
         if given is None:
             return find_peers(self._process_group)
         found = _group_of(self._process_group)
@@ -131,7 +131,7 @@ class FoundPeers:
             other = "num_replicas" if name == "rank" else "rank"
             raise InvalidValueError(
                 f"{name}={given} needs {other} as well, because no process group is initialized; "
-                "give both, or call torch.distributed.init_process_group first"
+                "pass both, or call torch.distributed.init_process_group first"
             )
         return found or Alone()
 
@@ -169,7 +169,7 @@ def as_peers(
         return FoundPeers(num_replicas, rank, process_group)
     if (num_replicas, rank, process_group) != (None, None, None):
         raise InvalidValueError(
-            f"peers={peers!r:.80} says rank and world size; leave out num_replicas, rank and "
+            f"peers={peers!r:.80} already knows rank and world size; omit num_replicas, rank and "
             "process_group"
         )
     found: Peers = peers
@@ -184,14 +184,14 @@ def register_finder(name: str, finder: Finder) -> None:
 
     Args:
         name: A name for it; another finder of this name is replaced.
-        finder: Is called with the process group that was given, or None, and returns peers, or None
-            where its framework has made no group. It must not import a framework.
+        finder: Called with the given process group or None; returns peers, or None if its framework
+            has no group. It must not import a framework.
     """
     _finders[name] = finder
 
 
 def find_peers(process_group: Any | None = None) -> Peers:
-    """Return the processes of the run, or raise where they were launched but cannot be found."""
+    """Return the processes of the run, or raise if several were launched but no group is found."""
     found = _group_of(process_group)
     if found is not None:
         return found
@@ -199,16 +199,17 @@ def find_peers(process_group: Any | None = None) -> Peers:
         size = os.environ.get(name, "")
         if size.isdigit() and int(size) > 1:
             raise InvalidValueError(
-                f"{name}={size} says that {size} processes were launched, but no process group is "
-                "initialized, so each of them would get all samples; call "
-                "torch.distributed.init_process_group or jax.distributed.initialize first, or give "
-                "num_replicas and rank; pass peers=Alone() if they do not train together"
+                f"{name}={size} means that {size} processes were launched, but no process group is "
+                "initialized, so each process would get all samples; call "
+                "torch.distributed.init_process_group or jax.distributed.initialize first, or "
+                "pass num_replicas and rank, or peers=Alone() if the processes do not train "
+                "together"
             )
     return Alone()
 
 
 def _group_of(process_group: Any | None) -> Peers | None:
-    """Return the peers of the one group that frameworks have made, if any."""
+    """Return the peers of the only initialized group, if any."""
     finders = [adapter.find for adapter in adapters_in_use()]
     found = [peers for find in [*finders, *_finders.values()] if (peers := find(process_group))]
     several = [peers for peers in found if peers.world_size > 1]
@@ -216,7 +217,7 @@ def _group_of(process_group: Any | None) -> Peers | None:
     if len(places) > 1:
         listed = " and ".join(f"rank {rank} of {size}" for rank, size in sorted(places))
         raise DesyncError(
-            f"this process is {listed} at the same time, in the groups of two frameworks; give "
+            f"this process is {listed} at the same time, in the groups of two frameworks; pass "
             "num_replicas and rank, or peers"
         )
     return next(iter([*several, *found]), None)

@@ -1,6 +1,6 @@
-"""Where one rank is in a plan: the one place that counts, saves, loads and ends epochs.
+"""The position of one rank in a plan: it counts, saves, loads and ends epochs.
 
-Everything that yields batches has a `Position`, and none keeps counters of its own. A position
+Everything that yields batches has a `Position` and keeps no other counters. A position
 counts *entries*, which are batches of the plan: single samples for a sampler of indices, whole
 batches for everything else. A loader that makes one batch of several entries says so by a
 `Batching`.
@@ -9,9 +9,10 @@ The rules of epochs:
 
 - `begin` starts a pass: at the loaded state; or at the start of the epoch; or, once the last batch
   of an epoch was delivered, at the start of the next one.
-- A pass that is dropped half-way is begun again.
-- `set_epoch` with the epoch that the position is in moves nothing.
-- A loaded rest that is too small for a batch is an empty pass: its epoch has then ended.
+- A pass that is interrupted restarts.
+- `set_epoch` with the current epoch does nothing.
+- If what is left after a loaded state is too small for a batch, the pass is empty and its epoch
+  ends.
 """
 
 from __future__ import annotations
@@ -26,17 +27,18 @@ from feedline.feed.passes import SINGLE, Batching, Pass
 from feedline.feed.peers import Peers, as_peers
 from feedline.feed.shown import loader_shown
 from feedline.plan import Cursor, PastSegment, Plan, Segment
+from feedline.words import several
 
 Weights = tuple[Sequence[float], float]
 
 
 class Position:
-    """Where one rank is in a plan.
+    """The position of one rank in a plan.
 
     Args:
-        plan: What decides the order. It may be set later, and may change as long as it stays the
-            same run: a state that was loaded before is compared when the next pass begins.
-        batch_size: The number of samples of an entry.
+        plan: The order. It may be set later, and may change within the same run: a state loaded
+            earlier is compared when the next pass begins.
+        batch_size: The number of samples in an entry.
         describe: Returns what else ranks must agree on.
         num_replicas: The number of ranks; by default that of the process group, else 1.
         rank: The rank of this process; by default that in the process group, else 0.
@@ -90,7 +92,7 @@ class Position:
 
     @property
     def plan(self) -> Plan:
-        """The plan that this is a position in."""
+        """The plan."""
         assert self._plan is not None
         return self._plan
 
@@ -111,17 +113,17 @@ class Position:
 
     @property
     def epoch(self) -> int:
-        """The epoch that the position is in; it stays there until the next pass begins."""
+        """The current epoch; it changes when the next pass begins."""
         return self._epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to the beginning of `epoch`; the epoch that the position is in is not restarted."""
+        """Move to the start of `epoch`; the current epoch is not restarted."""
         epoch = check_integer("epoch", epoch, 0)
         if epoch != self._epoch:
             self._go_to(epoch)
 
     def restart(self) -> None:
-        """Go back to the beginning of the epoch."""
+        """Go back to the start of the epoch."""
         self._go_to(self._epoch)
 
     def _go_to(self, epoch: int) -> None:
@@ -135,11 +137,11 @@ class Position:
         self._pass = None
 
     def num_batches(self, batching: Batching = SINGLE) -> int:
-        """Return the number of batches of a whole epoch under the present sizes."""
+        """Return the number of batches in a whole epoch, with the current ranks and batch size."""
         return _checked(self._fresh(self._epoch), batching)
 
     def num_batches_left(self, batching: Batching = SINGLE) -> int:
-        """Return how many batches the next pass has."""
+        """Return the number of batches in the next pass."""
         if self.has_ended(batching):
             return _checked(self._fresh(self._epoch + 1), batching)
         if self._loaded is None:
@@ -148,7 +150,7 @@ class Position:
         return batching.num_batches(segment.num_batches - segment.num_done)
 
     def has_ended(self, batching: Batching = SINGLE) -> bool:
-        """Return whether the epoch is over, so that the next pass begins the next one."""
+        """Return whether the epoch has ended, so that the next pass begins the next epoch."""
         if self._pass is not None:
             return self._pass.has_ended
         if self._loaded is None:
@@ -165,8 +167,8 @@ class Position:
 
         Args:
             batching: How entries make batches.
-            moves_on: Whether an epoch that has ended is followed by the next one; else it is begun
-                again, as samplers of torch do.
+            moves_on: Whether the next epoch follows an epoch that has ended; else that epoch
+                restarts, as in torch's samplers.
         """
         if moves_on and self.has_ended(batching):
             self._go_to(self._epoch + 1)
@@ -186,7 +188,7 @@ class Position:
 
     @property
     def current(self) -> Pass | None:
-        """The pass that is running or has ended, unless the position was moved since it began."""
+        """The current or last pass, unless the position was moved since it began."""
         return self._pass
 
     def next_segment(self) -> Segment:
@@ -235,9 +237,9 @@ class Position:
         return weights
 
     def reweight(self, weights: Sequence[float], temperature: float) -> None:
-        """Use other weights from the next pass on; a pass that is running goes on as it was.
+        """Use other weights from the next pass on; a running pass keeps its weights.
 
-        The state carries the change along: loaded, it goes on with the new weights at once.
+        The state contains the change: a resumed run uses the new weights at once.
         """
         self.plan.reweighted(weights, temperature, epoch=0, position=0)
         self._new_weights = tuple(float(weight) for weight in weights), float(temperature)
@@ -254,11 +256,11 @@ class Position:
     # The state.
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the training loop is; it is the same on every rank."""
+        """Return the state of the training loop; it is the same on every rank."""
         return self.state_before(0)
 
     def state_before(self, num_batches: int) -> dict[str, Any]:
-        """Return where the training loop was before the latest batches that it received."""
+        """Return the state before the latest batches that the training loop received."""
         cursor = self._cursor_before(num_batches)
         return {"epoch": cursor.epoch, "cursor": cursor.to_json()}
 
@@ -284,7 +286,7 @@ class Position:
         return replace(cursor, changes=self._reweighted(segment, num_entries).changes)
 
     def cursor_at(self, epoch: int, num_entries: int) -> Cursor:
-        """Return the cursor after `num_entries` entries of an epoch under the present sizes."""
+        """Return the cursor after `num_entries` entries of an epoch, with the current sizes."""
         history: tuple[PastSegment, ...] = ()
         if num_entries:
             history = (PastSegment(self.peers.world_size, self.batch_size, num_entries),)
@@ -292,7 +294,7 @@ class Position:
         return Cursor(fields=plan.fields, epoch=epoch, history=history, changes=plan.changes)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where a state was saved, on any number of ranks; an error changes nothing."""
+        """Resume from a saved state, on any number of ranks; an error changes nothing."""
         if not isinstance(state, Mapping) or "cursor" not in state:
             raise CursorFormatError(
                 f"state={state!r:.80} must be a mapping with the key 'cursor'; pass what "
@@ -307,8 +309,8 @@ class Position:
         cursor = Cursor.from_json(saved) if isinstance(saved, str) else Cursor.from_dict(saved)
         if cursor.epoch != state.get("epoch", cursor.epoch):
             raise CursorFormatError(
-                f"epoch={state['epoch']!r:.80} must be that of the cursor, {cursor.epoch}; the "
-                "state is damaged, use an earlier checkpoint"
+                f"epoch={state['epoch']!r:.80} must be {cursor.epoch}, the epoch of the cursor; "
+                "the state is damaged; use an earlier checkpoint"
             )
         self.go_to(cursor)
 
@@ -328,19 +330,20 @@ class Position:
         return self._loaded is not None
 
     def __getstate__(self) -> dict[str, Any]:
-        # A copy, here or in another process, has no part in the pass, but goes on at its place.
+        # A copy, here or in another process, does not share the pass, but resumes from its
+        # position.
         loaded = self._loaded if self._pass is None else self._cursor_before(0)
         return {**self.__dict__, "_pass": None, "_resumed": None, "_loaded": loaded}
 
 
 def _checked(segment: Segment, batching: Batching) -> int:
-    """Return the number of batches of a whole epoch, or raise if there is none."""
+    """Return the number of batches in a whole epoch, or raise if it is 0."""
     num_batches = batching.num_batches(segment.num_batches)
     if num_batches == 0:
         raise EmptyEpochError(
-            f"num_batches=0 must be at least 1: {segment.num_batches} samples a rank, with "
-            f"world_size={segment.world_size}, make no batch of {batching.num_entries}, and "
-            "drop_last=True drops what is left; use a smaller batch size or drop_last=False"
+            f"num_batches=0 must be at least 1: {several(segment.num_batches, 'sample')} per rank, "
+            f"with world_size={segment.world_size}, cannot fill a batch of {batching.num_entries}, "
+            "and drop_last=True drops the rest; use a smaller batch size or drop_last=False"
         )
     return num_batches
 

@@ -1,4 +1,4 @@
-"""Reading ahead: several threads, results in the order of the jobs, a bounded number of them."""
+"""Reading ahead in several threads: ordered results, a bounded number of jobs."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ Result = TypeVar("Result")
 
 
 class ReadAhead(Generic[Job, Result]):
-    """Results of `work` for each job, in order; up to `num_ahead` are worked on or waiting.
+    """Results of `work` for each job, in order; up to `num_ahead` are running or waiting.
 
-    The first job is done at once, by the caller: nothing else should keep it waiting. Later too the
-    caller works on jobs that no thread has begun rather than wait.
+    The caller runs the first job at once, so that nothing delays it. Later, too, it runs jobs that
+    no thread has begun instead of waiting.
 
-    A job that fails is cut into parts by `split`, and these are worked on when they are asked for:
-    so an error comes up at the part that it belongs to, after all before it.
+    `split` cuts a job that fails into parts, which run when they are asked for: so an error appears
+    at the part that caused it, after all parts before it.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class ReadAhead(Generic[Job, Result]):
         return result
 
     def _help(self) -> None:
-        """Work on jobs that no thread has begun while the next result is not there yet."""
+        """Run jobs that no thread has begun until the next result is ready."""
         for number, (job, future) in enumerate(self._waiting):
             head = self._waiting[0][1]
             if head is None or head.done():
@@ -88,7 +88,7 @@ class ReadAhead(Generic[Job, Result]):
                 self._waiting[number] = (job, done)
 
     def close(self) -> None:
-        """End the threads; jobs that have begun are left to finish, but not waited for."""
+        """End the threads; running jobs finish in the background."""
         self._jobs = iter(())
         for _, future in self._waiting:
             if future is not None:

@@ -19,11 +19,11 @@ from feedline.store.pool import SlabPool
 from feedline.words import one_line
 
 DEFAULT_BUDGET = 48 * 2**20
-# One is enough to keep a disk busy, and the consumer works along when it would have to wait.
+# One is enough to keep a disk busy, and the consumer helps instead of waiting.
 DEFAULT_THREADS = 1
 _MAX_SLAB_BYTES = 2**23
 _MAX_SLAB_ROWS = 2**15
-# Blocks that touch more chunks than this take their samples from anywhere: reading ahead is no use.
+# Blocks that touch more chunks than this are spread over the data: reading ahead does not help.
 _MAX_CHUNKS = 64
 
 
@@ -48,9 +48,9 @@ class Reading:
     """How slabs are read.
 
     Args:
-        num_threads: How many threads read ahead of the consumer; 0 reads in its own thread.
-        memory_budget: How many bytes all slabs together may take, those that are being read, wait
-            or are in use. Batches that the consumer keeps for longer are not counted.
+        num_threads: The number of threads that read ahead; 0 reads in the consumer's thread.
+        memory_budget: Bytes that all slabs may take together: those being read, waiting or in use.
+            Batches that the consumer keeps for longer are not counted.
     """
 
     num_threads: int = DEFAULT_THREADS
@@ -125,7 +125,7 @@ def read_slabs(
 
 
 def _jobs(start: int, stop: int, num_most: int) -> Iterator[tuple[int, int]]:
-    """Yield ranges of batches: one at first, so that it comes soon, then more and more."""
+    """Yield ranges of batches: one batch at first, so that it comes soon, then more and more."""
     count = 1
     while start < stop:
         end = min(start + count, stop)
@@ -135,7 +135,7 @@ def _jobs(start: int, stop: int, num_most: int) -> Iterator[tuple[int, int]]:
 
 
 class _Prefetch:
-    """Announces the chunks of a block when they come up for the first time in a while."""
+    """Tells the store which chunks a block needs, if they were not needed recently."""
 
     def __init__(self, store: Store, chunking: Chunking) -> None:
         self._store = store

@@ -1,4 +1,4 @@
-"""The plan of a loader that reads a store: a plain or windowed shuffle, or a plan of the user's."""
+"""The plan of a loader that reads a store: a full or windowed shuffle, or the user's plan."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def plan_for_store(
     tail: str | None,
     drop_last: bool,
 ) -> Plan:
-    """Return which sample comes when, from the arguments of a loader.
+    """Return the order of the samples, from the arguments of a loader.
 
     Examples:
         >>> import numpy as np
@@ -50,7 +50,7 @@ def plan_for_store(
         return SamplePlan(order=order(num_samples=store.num_samples, **options), tail=tail)
     if not shuffle:
         raise InvalidValueError(
-            f"window={window!r:.80} is how far samples are shuffled, so it needs shuffle=True"
+            f"window={window!r:.80} shuffles within a window, so it needs shuffle=True"
         )
     preload = _num_chunks(window, store)
     return WindowPlan(chunks=chunking_of(store), preload=preload, tail=tail, seed=seed)
@@ -59,14 +59,14 @@ def plan_for_store(
 def plan_given(
     sampler: Any, num_samples: int, *, tail: str | None, drop_last: bool, given: Mapping[str, Any]
 ) -> Plan:
-    """Return a plan that a user gave as a sampler; an order becomes one with this tail.
+    """Return the plan that a user gave as a sampler; an order becomes a plan with this tail.
 
     It must be a plan for this number of samples, unless it selects some of them.
     """
     for name, value in given.items():
         if value is not None:
             raise InvalidValueError(
-                f"{name}={value!r:.80} must be left out when sampler is a plan: the plan says it"
+                f"{name}={value!r:.80} cannot be used when sampler is a plan: the plan decides it"
             )
     if isinstance(sampler, Order):
         plan: Plan = SamplePlan(order=sampler, tail=tail_named(tail, drop_last))
@@ -79,15 +79,15 @@ def plan_given(
     if tail is not None or drop_last:
         named = f"tail={tail!r}" if tail is not None else "drop_last=True"
         raise InvalidValueError(
-            f"{named} must be left out when sampler is a plan: give it to the plan, as tail=..."
+            f"{named} cannot be used when sampler is a plan; pass it to the plan, as tail=..."
         )
     return _fitting(sampler, num_samples)
 
 
 def _fitting(plan: Plan, num_samples: int) -> Plan:
-    """Return a plan, or raise if it leaves out samples of the data, or knows more than there are.
+    """Return a plan, or raise if it is for another number of samples than the data has.
 
-    A plan for fewer samples would pass over the others without a word.
+    A plan for fewer samples would skip the others silently.
     """
     fits = plan.num_indices == num_samples or (plan.is_selection and plan.num_indices < num_samples)
     if not fits:
@@ -100,7 +100,8 @@ def _fitting(plan: Plan, num_samples: int) -> Plan:
 
 
 def tail_named(tail: str | None, drop_last: bool) -> str:
-    """Return the tail policy: by default every sample comes, once unless ranks would be empty."""
+    """Return the tail policy; the default delivers every sample, and repeats some only if ranks
+    would be empty."""
     if tail is None:
         return "drop" if drop_last else "even"
     if drop_last and tail != "drop":
@@ -109,7 +110,8 @@ def tail_named(tail: str | None, drop_last: bool) -> str:
 
 
 def _num_chunks(window: int | str, store: Store) -> int:
-    """Return how many chunks a window has; a number of samples is rounded up to whole chunks."""
+    """Return the number of chunks in a window; a number of samples is rounded up to whole
+    chunks."""
     num_chunks = len(store.chunk_sizes)
     if isinstance(window, str):
         found = _CHUNKS.fullmatch(window.strip())

@@ -38,5 +38,5 @@ class LoaderWrapper:
         return iter(self.loader)
 
     def __len__(self) -> int:
-        """The number of batches of a whole epoch under the present sizes."""
+        """The number of batches in a whole epoch, with the current ranks and batch size."""
         return len(self.loader)

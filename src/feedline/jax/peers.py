@@ -1,4 +1,4 @@
-"""The processes of a run that JAX has joined."""
+"""The processes of a JAX run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LOW = 2**21 - 1
 
 
 class JaxPeers:
-    """All processes of a JAX run; `jax.distributed.initialize` comes first.
+    """All processes of a JAX run; call `jax.distributed.initialize` first.
 
     Examples:
         >>> peers = JaxPeers()
@@ -38,7 +38,7 @@ class JaxPeers:
         return max(int(high << 42 | middle << 21 | low) for high, middle, low in gathered)
 
     def gather(self, value: Any, timeout: float) -> list[Any]:
-        """Return the values of all processes, by rank; JAX has a timeout of its own."""
+        """Return the values of all processes, by rank; JAX has its own timeout."""
         sent = np.frombuffer(json.dumps(value).encode(), dtype=np.uint8)
         longest = self.maximum(len(sent))
         padded = np.zeros(longest, dtype=np.uint8)
@@ -48,5 +48,5 @@ class JaxPeers:
 
 
 def find(process_group: Any | None) -> JaxPeers | None:
-    """Return the processes of JAX, or None if they have not been joined."""
+    """Return the processes of JAX, or None if jax.distributed is not initialized."""
     return JaxPeers() if jax.distributed.is_initialized() else None

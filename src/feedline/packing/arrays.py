@@ -47,7 +47,7 @@ class ArraySource:
         return {"kind": "arrays", "shapes": shapes, "digest": digest.hexdigest()}
 
     def batches(self, start: int) -> Iterator[Batch]:
-        """Yield all rows from `start` on."""
+        """Yield all rows from `start`."""
         row_bytes = sum(array.nbytes for array in self._arrays.values()) // max(1, self.num_rows)
         step = max(1, _BATCH_BYTES // max(1, row_bytes))
         for row in range(start, self.num_rows, step):
@@ -73,7 +73,7 @@ class NpyFiles:
         self.num_rows = self.num_rows_guess = sum(part.num_rows for part in self._parts)
 
     def batches(self, start: int) -> Iterator[Batch]:
-        """Yield all rows from `start` on."""
+        """Yield all rows from `start`."""
         for part in self._parts:
             yield from part.batches(start)
             start = max(start - part.num_rows, 0)
@@ -84,8 +84,8 @@ def _map(path: Path) -> NDArray[Any]:
         return np.load(path, mmap_mode="r", allow_pickle=False)  # type: ignore[no-any-return]
     except (OSError, ValueError, EOFError) as error:
         raise SourceFault(
-            f"{path}: cannot be read ({error!s:.300}); check that it is a whole .npy file "
-            "of numbers"
+            f"{path}: cannot be read ({error!s:.300}); check that it is a complete .npy file of "
+            "numbers"
         ) from None
 
 
@@ -103,15 +103,15 @@ def _as_rows(where: str, name: str, values: Any) -> NDArray[Any]:
     array = _as_array(where, name, values)
     if array.ndim == 0:
         raise SourceFault(
-            f"{where}: column {name!r:.80} is one value and must have at least 1 axis, which "
-            "counts the rows; give an array of shape (1,)"
+            f"{where}: column {name!r:.80} is a single value and must have at least 1 axis, which "
+            "counts the rows; use an array of shape (1,)"
         )
     as_column(where, 0, name, array[:0])
     return array
 
 
 class Records:
-    """Records that are read once, from the beginning."""
+    """Records that are read once, from the start."""
 
     num_rows = num_rows_guess = None
 
@@ -126,7 +126,7 @@ class Records:
         self.identity = {"kind": "records", "first_records": digest.hexdigest()}
 
     def batches(self, start: int) -> Iterator[Batch]:
-        """Yield all rows from `start` on; those before are read again and passed over."""
+        """Yield all rows from `start`; earlier rows are read again and skipped."""
         for batch in chain(self._first, self._batches):
             skip = max(start - batch.row, 0)
             if skip < batch.num_rows:
@@ -153,8 +153,8 @@ def _read_records(records: Iterable[Any], selection: Selection | None) -> Iterat
         if odd:
             raise SourceFault(
                 f"source: record {number} and record 0 differ by the columns "
-                f"{', '.join(map(repr, odd)):.200}; all records must have the same, so fill them "
-                "in, or choose common ones by columns=[…]"
+                f"{', '.join(map(repr, odd)):.200}; all records must have the same columns; add "
+                "the missing values, or choose common columns with columns=[…]"
             )
         for new, old in chosen.items():
             array = _as_array(f"source: record {number}", old, record[old])
@@ -164,7 +164,7 @@ def _read_records(records: Iterable[Any], selection: Selection | None) -> Iterat
                 found, wanted = (f"{a.dtype.name}{list(a.shape)}" for a in (array, known[0]))
                 raise SourceFault(
                     f"source: record {number}: column {old!r:.80} is {found} but {wanted} before; "
-                    "all records must have one type and shape, so convert it, for example by "
+                    "all records must have one type and shape; convert it, for example with "
                     "numpy.asarray(value, dtype)"
                 )
             known.append(array)

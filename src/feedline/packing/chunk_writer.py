@@ -1,4 +1,5 @@
-"""Cuts rows into chunks, writes them in threads, and enters each in the journal once on disk."""
+"""Cuts rows into chunks, writes them in threads, and records each in the journal once it is on
+disk."""
 
 from __future__ import annotations
 
@@ -35,9 +36,9 @@ class ChunkWriter:
         folders: The folder of each split.
         format_: The format of the chunks.
         columns: The columns of the rows.
-        chunk_samples: The number of samples of every chunk but the last.
-        journal: Where finished chunks are entered.
-        entries: What the journal of an interrupted run holds.
+        chunk_samples: The number of samples in every chunk but the last.
+        journal: The record of finished chunks.
+        entries: The journal entries of an interrupted run.
         num_threads: The number of chunks that are written at once.
         num_waiting: The number of full chunks that may be in memory.
     """
@@ -88,29 +89,29 @@ class ChunkWriter:
                 self._hand_over(split, number)
 
     def skip(self, split: int, num_rows: int) -> None:
-        """Pass over rows, all of finished chunks."""
+        """Skip rows of finished chunks."""
         assert self._open[split] is None
         self.positions[split] += num_rows
 
     def end(self, split: int) -> None:
-        """Have the last chunk of a folder written, which may be short."""
+        """Write the last chunk of a folder, which may be short."""
         self._hand_over(split, self.positions[split] // self._chunk_samples)
 
     def finish(self) -> None:
-        """Wait until all chunks are written and in the journal, or raise what went wrong."""
+        """Wait until all chunks are written and in the journal, or raise their error."""
         self._pool.shutdown(wait=True)
         if self._error is not None:
             raise self._error
         self._commit()
 
     def abandon(self) -> None:
-        """Give up what is not written, and keep what is."""
+        """Drop what is not written, and keep what is."""
         self._pool.shutdown(wait=True, cancel_futures=True)
         with suppress(PackError):
             self._commit()
 
     def is_finished(self, split: int, start: int, stop: int) -> bool:
-        """Whether rows of a folder are all in chunks that are finished."""
+        """Whether all these rows of a folder are in finished chunks."""
         numbers = range(start // self._chunk_samples, -(-stop // self._chunk_samples))
         return all(number in self.finished[split] for number in numbers)
 
@@ -166,7 +167,7 @@ class ChunkWriter:
             self._commit()
 
     def _commit(self) -> None:
-        """Enter written chunks in the journal, once they are on disk."""
+        """Record written chunks in the journal, once they are on disk."""
         with self._guard:
             chunks, self._pending = self._pending, []
             self._last_commit = time.monotonic()
@@ -184,7 +185,7 @@ class ChunkWriter:
             self.finished[split][number] = file
 
     def _take_over(self, entries: list[Entry]) -> None:
-        """Accept the finished chunks that are still there, and remove everything else."""
+        """Keep the finished chunks that still exist, and remove everything else."""
         for entry in entries:
             if "chunk" not in entry or not 0 <= entry["split"] < len(self._folders):
                 continue

@@ -1,6 +1,6 @@
-"""The formats: by which endings files are known, how a source reads them, how chunks are written.
+"""The formats: their file extensions, readers for sources, and writers of chunks.
 
-Reading chunks is the store's business (`store/formats.py`): it also reads what others wrote.
+Chunks are read in `store/formats.py`, which also reads files from other tools.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def stored_columns(format_: str, columns: list[Column]) -> list[Column]:
         import_arrow()
         if empty := [column.name for column in columns if 0 in column.shape]:
             raise InvalidValueError(
-                f"column {empty[0]!r:.80} has no values in a row, which format='parquet' cannot "
-                "hold; leave it out by columns=[…], or use another format"
+                f"column {empty[0]!r:.80} has 0 values in each row, which format='parquet' cannot "
+                "hold; exclude it with columns=[…], or use another format"
             )
     if format_ != "pt":
         return columns
@@ -78,7 +78,7 @@ def _write_parquet(path: Path, arrays: _Arrays) -> None:
 
 
 class Kind(NamedTuple):
-    """A kind of file: what serves it as a source, and what writes a chunk of it, if anything."""
+    """A kind of file: its reader as a source, and its chunk writer, if any."""
 
     endings: tuple[str, ...]
     open: Callable[[list[Path], Selection | None, int], Source] | None = None

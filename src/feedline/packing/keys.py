@@ -1,6 +1,6 @@
-"""Random numbers that are a function of the seed, the purpose and the row, and of nothing else.
+"""Random numbers that depend only on the seed, the purpose and the row.
 
-So neither batches nor threads nor interruptions can change an order. Only raw bits are drawn:
+So batches, threads and interruptions cannot change an order. Only raw bits are drawn:
 numpy keeps those the same in every release, unlike what its generators make of them.
 """
 

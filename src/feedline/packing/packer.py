@@ -63,40 +63,41 @@ def pack(
     resume: bool = True,
     overwrite: bool = False,
 ) -> PackResult:
-    """Write a source as a folder of chunks that can be read at random, and return what was written.
+    """Write a source as a folder of chunks with random access, and return what was written.
 
     The folder appears at the end, complete, or not at all. Until then the work is in
-    `<folder>.partial`. After an interruption of any kind, the same call goes on there, and the
-    result is the same to the byte. Neither threads nor memory change the result.
+    `<folder>.partial`. After an interruption of any kind, the same call resumes there, and the
+    result is the same to the byte. The number of threads and the memory budget do not change the
+    result.
 
     Args:
         source: A parquet, CSV, JSONL or `.npy` file, a list of files of one kind, or a folder of
             them, read in the order of their names. One `.npy` file is column "data"; a mapping of
             columns to `.npy` files, or a folder of them, has several columns. Or a mapping of
             columns to arrays, or an iterable of records, which are mappings of columns to numbers,
-            lists or arrays. Iterables are read again from the beginning when packing goes on, so
-            they must give the same records again.
+            lists or arrays. Iterables are read again from the start when packing resumes, so they
+            must yield the same records again.
         folder: The folder to write.
         format: The format of the chunks: "safetensors", "npy", "pt" or "parquet".
-        columns: Which columns to take, as a list, or as a mapping of new names to names in the
-            source; by default all. All rows of a column must have one shape and a type of numbers.
-        chunk_samples: The number of samples of a chunk.
-        chunk_bytes: The number of bytes of a chunk, if not the number of samples; by default
-            64 MiB, or less where `memory_budget` is small.
-        shuffle: Whether to shuffle all samples, uniformly. This writes all data to disk twice.
-        seed: What the shuffle and the choice of rows for splits depend on.
+        columns: The columns to take, as a list, or as a mapping of new names to names in the
+            source; by default all. All rows of a column must have one shape and one numeric type.
+        chunk_samples: The number of samples in a chunk.
+        chunk_bytes: The number of bytes in a chunk, instead of the number of samples; by default 64
+            MiB, or less if `memory_budget` is small.
+        shuffle: Shuffle all samples uniformly. This writes all data to disk twice.
+        seed: The seed of the shuffle and of the splits.
         split: The share of each split by name, such as `{"train": 0.9, "validation": 0.1}`, or only
-            that of the validation split. Each is a folder in `folder`. A split gets its exact share
-            of every thousand rows, at random.
-        num_threads: The number of threads; by default that of the processor's cores.
-        memory_budget: About how many bytes of memory to use.
-        progress: Whether to show progress on stderr; by default if that is a terminal.
-        resume: Whether to go on after an interruption; if not, start over.
-        overwrite: Whether to replace a folder that is there already, once all is done.
+            the share of the validation split. Each is a folder in `folder`. A split gets its exact
+            share of every thousand rows, at random.
+        num_threads: The number of threads; by default the number of cores.
+        memory_budget: About the number of bytes of memory to use.
+        progress: Show progress on stderr; by default if that is a terminal.
+        resume: Resume after an interruption; if False, start over.
+        overwrite: Replace an existing folder, at the very end.
 
     Raises:
         InvalidValueError: If an argument is outside its bounds.
-        PackError: If the source holds what cannot be packed, the disk is full, another process is
+        PackError: If the source cannot be packed, the disk is full, another process is
             packing to the same folder, or an interrupted run had other parameters.
 
     Examples:

@@ -1,4 +1,4 @@
-"""The way of rows from a source to chunks: in their order, or through a shuffle."""
+"""Rows from a source to chunks: in order, or through a shuffle."""
 
 from __future__ import annotations
 
@@ -30,12 +30,13 @@ from feedline.store.columns import Column, columns_of
 from feedline.store.manifest import ChunkFile, write_manifest
 from feedline.store.progress import Progress
 from feedline.store.writing import reported, sync
+from feedline.words import several
 
 Labels = NDArray[np.uint8]
 
 
 class Pipeline:
-    """A source with its columns known, and all that follows from them."""
+    """A source with known columns, and everything derived from them."""
 
     def __init__(self, settings: Settings, source: Source) -> None:
         self._settings = settings
@@ -51,11 +52,11 @@ class Pipeline:
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """All that the result depends on."""
+        """Everything that decides the result."""
         return self._settings.describe(self._source.identity, self._columns, self._chunk_samples)
 
     def run(self, workshop: Workshop, progress: Progress) -> int:
-        """Write all chunks and their metadata; return how many were there already."""
+        """Write all chunks and their metadata; return how many were already finished."""
         folders = [workshop.data / name for name in self._splits.names]
         writer = ChunkWriter(
             folders=folders,
@@ -136,7 +137,7 @@ class Pipeline:
                 writer.end(split)
 
     def _labelled(self, start: int, progress: Progress) -> Iterator[tuple[Rows, Labels | None]]:
-        """Yield all rows from `start` on, and their splits, if there are several."""
+        """Yield all rows from `start`, and their splits, if there are several."""
         has_splits, block_rows = len(self._splits.names) > 1, self._splits.block_rows
         block, skip = divmod(start, block_rows) if has_splits else (0, 0)
         held: list[Rows] = []
@@ -164,8 +165,8 @@ class Pipeline:
         for name, num_rows in zip(self._splits.names, counts, strict=True):
             if not num_rows:
                 raise SourceFault(
-                    f"split {name!r} gets 0 of {sum(counts)} rows and must get at least 1; give it "
-                    "a larger share, or more rows"
+                    f"split {name!r} gets 0 of {several(sum(counts), 'row')} and must get at least "
+                    "1; use a larger share, or more rows"
                 )
 
 
@@ -173,7 +174,11 @@ def _first_columns(source: Source) -> list[Column]:
     for batch in source.batches(0):
         if batch.num_rows:
             return columns_of(batch.arrays, {})
-    raise SourceFault("source has 0 rows and must have at least 1; check that it is the right one")
+    files = source.identity.get("files", ())
+    where = f"{files[0][0]}: " if len(files) == 1 else f"{several(len(files), 'file')}: "
+    raise SourceFault(
+        f"{where if files else 'source '}has 0 rows and must have at least 1; check the source"
+    )
 
 
 def _num_samples_at_start(chunks: dict[int, ChunkFile]) -> int:

@@ -1,7 +1,7 @@
-"""`.pt` chunks, written as torch.save lays them out, without torch.
+"""`.pt` chunks in the layout of torch.save, written without torch.
 
 A `.pt` file is a zip file of records that are stored, not compressed, and begin at multiples of 64
-bytes, so that they can be mapped. `data.pkl` says how tensors lie in the records `data/0` etc.
+bytes, so that they can be mapped. `data.pkl` describes the tensors in the records `data/0` etc.
 """
 
 from __future__ import annotations
@@ -36,27 +36,27 @@ _STORAGES = {
 
 
 def check_pt_columns(columns: list[Column]) -> None:
-    """Raise unless the columns have a place in the tuple of five."""
+    """Raise unless the columns fit into the tuple of five."""
     for column in columns:
         place, _, key = column.name.partition("/")
         if column.name in ID_NAMES:
             if column.dtype.kind not in "iu" or column.shape:
                 raise InvalidValueError(
-                    f"column {column.name!r} is {column} and must be one integer a row in "
-                    "format='pt'; convert it, or rename it by columns={'sequences/id': …}"
+                    f"column {column.name!r} is {column} and must be one integer per row in "
+                    "format='pt'; convert it, or rename it with columns={'sequences/id': …}"
                 )
         elif place not in _DICT_NAMES or not key:
             raise InvalidValueError(
-                f"column {column.name!r:.80} has no place in format='pt', which has sequences/…, "
-                f"targets/…, {', '.join(ID_NAMES)}; rename it by columns={{'sequences/item': "
+                f"column {column.name!r:.80} does not fit into format='pt', which has sequences/…, "
+                f"targets/…, {', '.join(ID_NAMES)}; rename it with columns={{'sequences/item': "
                 f"{column.name!r:.80}}}, or use another format"
             )
 
 
 def add_ids(arrays: Mapping[str, NDArray[Any]], start: int) -> dict[str, NDArray[Any]]:
-    """Return the columns and those that the tuple needs beside them.
+    """Return the columns and the other columns that the tuple needs.
 
-    Without ids of their own, sequences are numbered in the order of the folder: `start` is the
+    Without ids, sequences are numbered in the order of the folder: `start` is the
     first number.
     """
     num_rows = len(next(iter(arrays.values())))
@@ -76,7 +76,7 @@ def write_pt(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
     with open(path, "wb") as file, zipfile.ZipFile(file, "w") as archive:
         for name, data in records.items():
             record = zipfile.ZipInfo(f"archive/{name}")
-            # The size of a large record stands in an extra field too, of 20 bytes.
+            # The size of a large record is also in an extra field of 20 bytes.
             is_large = len(data) >= 2**31 - 1
             start = file.tell() + 30 + len(record.filename) + 20 * is_large + 4
             # The padding is an extra field, with the two letters that torch uses.
@@ -102,7 +102,7 @@ def _tensor(number: int, array: NDArray[Any]) -> bytes:
     """Return the opcodes of a call that rebuilds a tensor from a record."""
     storage = _STORAGES.get(array.dtype.name)
     strides = [math.prod(array.shape[axis + 1 :]) for axis in range(array.ndim)]
-    # Unsigned types came late to torch: their storages have no type of their own, tensors do.
+    # Unsigned types came late to torch: their storages have no type, tensors do.
     rebuild = "_rebuild_tensor_v2" if storage else "_rebuild_tensor_v3"
     kind = f"torch\n{storage}Storage" if storage else "torch.storage\nUntypedStorage"
     place = _text("storage") + f"c{kind}\n".encode() + _text(str(number)) + _text("cpu")

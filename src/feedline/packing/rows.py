@@ -1,6 +1,6 @@
-"""Rows on their way from a source to a folder: columns of arrays, and of runs of any length.
+"""Rows between a source and a folder: columns of arrays, and of runs of any length.
 
-A source gives them in batches, which must pass the same checks whatever the source is.
+A source yields them in batches, which pass the same checks for every source.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def concatenate_rows(parts: Sequence[Rows]) -> Rows:
 
 
 def num_bytes_of(rows: Rows) -> int:
-    """Return how much memory rows take."""
+    """Return the number of bytes of memory that rows take."""
     return sum(array.nbytes for column in rows.values() for array in _arrays_of(column))
 
 
@@ -88,7 +88,7 @@ def read_rows(file: BinaryIO, like: Rows) -> Rows:
         view = out.reshape(-1).view(np.uint8).data
         if out.size and file.readinto(view) != out.nbytes:  # type: ignore[attr-defined]
             raise PackError(
-                f"{file.name}: was cut short while it was in use; start over by resume=False"
+                f"{file.name}: was truncated while it was in use; start over with resume=False"
             )
         return out
 
@@ -107,7 +107,7 @@ def read_rows(file: BinaryIO, like: Rows) -> Rows:
 
 
 class SourceFault(PackError):
-    """The source holds what cannot be packed; nothing is kept, as only another source can do."""
+    """The source cannot be packed; nothing is kept, because resuming would fail again."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,7 +131,7 @@ class Source(Protocol):
     """Rows that can be read in batches.
 
     `identity` is JSON that is different when the source has changed. `num_rows` is exact, or None
-    if it is not known before all is read; `num_rows_guess` is near.
+    if it is unknown until all is read; `num_rows_guess` is an estimate.
     """
 
     @property
@@ -144,7 +144,7 @@ class Source(Protocol):
     def num_rows_guess(self) -> int | None: ...
 
     def batches(self, start: int) -> Iterator[Batch]:
-        """Yield all rows from `start` on; batches may be empty."""
+        """Yield all rows from `start`; batches may be empty."""
         ...
 
 
@@ -153,13 +153,13 @@ def as_column(where: str, row: int, name: str, array: NDArray[Any]) -> NDArray[A
     if array.dtype.name not in _PLAIN_TYPES:
         raise SourceFault(
             f"{where}: column {name!r:.80} is of type {array.dtype} at row {row} and must be of "
-            "booleans, integers or floats; convert it, or leave it out by columns=[…]"
+            "booleans, integers or floats; convert it, or exclude it with columns=[…]"
         )
     return array.astype(array.dtype.newbyteorder("<"), copy=False)
 
 
 def check_batches(batches: Iterable[Batch], columns: Iterable[Column]) -> Iterator[Batch]:
-    """Yield the batches that have rows, if they have the columns that the first one had."""
+    """Yield the batches that have rows, or raise if their columns differ from the first."""
     expected = list(columns)
     for batch in batches:
         if not batch.num_rows:
@@ -171,14 +171,14 @@ def check_batches(batches: Iterable[Batch], columns: Iterable[Column]) -> Iterat
             if want != found:
                 raise SourceFault(
                     f"{batch.where}: column {found.name!r:.80} is {found} at row {batch.row} but "
-                    f"{want} in the first rows; all rows must have one type and shape, so convert "
-                    "the column, or leave it out by columns=[…]"
+                    f"{want} in the first rows; all rows must have one type and shape; convert the "
+                    "column, or exclude it with columns=[…]"
                 )
         yield batch
 
 
 def describe_files(kind: str, paths: Iterable[Path]) -> dict[str, Any]:
-    """Return what tells whether files have changed, as JSON values."""
+    """Return JSON values that change when files change."""
     files = []
     for path in paths:
         try:
@@ -190,12 +190,15 @@ def describe_files(kind: str, paths: Iterable[Path]) -> dict[str, Any]:
 
 
 def check_unchanged(identity: dict[str, Any]) -> None:
-    """Raise if files that `describe_files` told of have changed while they were read."""
+    """Raise if files changed since `describe_files` described them."""
     paths = [Path(path) for path, *_ in identity.get("files", ())]
-    if paths and describe_files(identity["kind"], paths) != identity:
+    if not paths:
+        return
+    now = describe_files(identity["kind"], paths)["files"]
+    changed = [file for file, same in zip(now, identity["files"], strict=True) if file != same]
+    if changed:
         raise SourceFault(
-            "source has changed while it was packed, so what was read is a mixture; pack again "
-            "when it is complete"
+            f"{changed[0][0]}: has changed during packing; pack again when it is complete"
         )
 
 

@@ -1,4 +1,4 @@
-"""Which columns of a source are taken, and under which names."""
+"""The columns to take from a source, and their new names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Selection = dict[str, str]
 
 
 def parse_columns(columns: Any) -> Selection | None:
-    """Return the wanted columns, or None for all of them.
+    """Return the selected columns, or None for all.
 
     Examples:
         >>> parse_columns({"sequences/item": "item"})
@@ -31,21 +31,21 @@ def parse_columns(columns: Any) -> Selection | None:
             "in the source"
         )
     if not pairs:
-        raise InvalidValueError("columns is empty and must have at least 1 name; None takes all")
+        raise InvalidValueError("columns is empty and must have at least 1 name; use None for all")
     for _, old in pairs:
         if not isinstance(old, str):
-            raise InvalidValueError(f"columns has {old!r:.80}, which must be a string")
+            raise InvalidValueError(f"columns contains {old!r:.80}, which must be a string")
     _check_names([new for new, _ in pairs], "columns", "name each column once")
     return dict(pairs)
 
 
 def select(selection: Selection | None, found: Iterable[str], where: str) -> Selection:
-    """Return the columns to take out of those that a source has, or raise."""
+    """Return the columns to take from those of a source, or raise."""
     available = list(found)
     if not available:
         raise InvalidValueError(f"{where}: has 0 columns and must have at least 1")
     if selection is None:
-        _check_names(available, f"{where}:", "choose others by columns=[…]")
+        _check_names(available, f"{where}:", "choose others with columns=[…]")
         return {name: name for name in available}
     for old in selection.values():
         if available.count(old) != 1:
@@ -58,23 +58,25 @@ def select(selection: Selection | None, found: Iterable[str], where: str) -> Sel
 
 
 def old_names(selection: Selection) -> list[str]:
-    """Return the names in the source, each once; a column may be taken under several names."""
+    """Return the names in the source, each once; a column may have several new names."""
     return list(dict.fromkeys(selection.values()))
 
 
 def _check_names(names: list[Any], where: str, remedy: str) -> None:
-    """Raise unless chunks can have columns of these names; in some they are names of files."""
+    """Raise unless these are valid column names; in some formats they are file names."""
     known: set[str] = set()
     for name in names:
         parts = name.split("/") if isinstance(name, str) else [""]
         if any(not part or part.startswith(".") or set(part) & set("\\\0:") for part in parts):
             raise InvalidValueError(
                 f"column name {name!r:.80} must be like 'item' or 'sequences/item': parts that are "
-                "not empty and do not begin with a dot, no backslashes or colons; rename it by "
+                "not empty and do not begin with a dot, no backslashes or colons; rename it with "
                 "columns={'new name': 'name in the source'}"
             )
         if name == "__metadata__":
-            raise InvalidValueError(f"column name {name!r} is reserved; rename it by columns={{…}}")
+            raise InvalidValueError(
+                f"column name {name!r} is reserved; rename it with columns={{…}}"
+            )
         if name in known:
             raise InvalidValueError(f"{where} has {name!r:.80} twice; {remedy}")
         known.add(name)

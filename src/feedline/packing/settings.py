@@ -1,4 +1,4 @@
-"""How to pack: the arguments of `pack`, checked."""
+"""The arguments of `pack`, checked."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from feedline.packing.selection import parse_columns
 from feedline.packing.splits import parse_split
 from feedline.plan.seeds import Seed, check_seed, describe_seed
 from feedline.store.columns import Column
+from feedline.words import several
 
 DEFAULT_CHUNK_BYTES = 2**26
 DEFAULT_MEMORY = 2**29
@@ -35,8 +36,8 @@ class Settings:
     def __post_init__(self) -> None:
         if self.chunk_samples is not None and self.chunk_bytes is not None:
             raise InvalidValueError(
-                f"chunk_samples={self.chunk_samples!r} and chunk_bytes={self.chunk_bytes!r} are "
-                "both given and must not be; give one of them"
+                f"chunk_samples={self.chunk_samples!r} and chunk_bytes={self.chunk_bytes!r} cannot "
+                "be used together; pass one of them"
             )
         check_choice("format", self.format, FORMATS)
         self.selection = parse_columns(self.columns)
@@ -52,7 +53,7 @@ class Settings:
         self.num_open_chunks = 1 if self.shuffle else max(1, len(self.shares))
 
     def num_samples_per_chunk(self, row_bytes: int) -> int:
-        """Return the number of samples of a chunk, or raise if memory cannot hold enough of them.
+        """Return the number of samples in a chunk, or raise if memory cannot hold enough chunks.
 
         Half of the budget is for chunks: those being filled, and at least one being written.
         """
@@ -62,20 +63,20 @@ class Settings:
         num_samples = self.chunk_samples or max(1, wanted // row_bytes)
         if num_samples * row_bytes > max_bytes:
             raise InvalidValueError(
-                f"chunks of {num_samples} samples have {num_samples * row_bytes} bytes and must "
-                f"have at most {max_bytes}, as memory_budget={self.memory_budget} holds "
-                f"{2 * (self.num_open_chunks + 1)} of them; use smaller chunks or a larger "
-                "memory_budget"
+                f"chunks of {several(num_samples, 'sample')} have "
+                f"{several(num_samples * row_bytes, 'byte')} and must have at most {max_bytes}, as "
+                f"memory_budget={self.memory_budget} holds {2 * (self.num_open_chunks + 1)} of "
+                "them; use smaller chunks or a larger memory_budget"
             )
         return num_samples
 
     def num_waiting_chunks(self, chunk_bytes: int) -> int:
-        """Return how many full chunks may be in memory at once."""
+        """Return the number of full chunks that may be in memory at once."""
         free = self.memory_budget // 2 // max(1, chunk_bytes) - self.num_open_chunks
         return max(1, min(self.threads + 1, free))
 
     def describe(self, source: Any, columns: list[Column], chunk_samples: int) -> dict[str, Any]:
-        """Return as JSON values all that the bytes of the result depend on."""
+        """Return everything that decides the bytes of the result, as JSON values."""
         return {
             "source": source,
             "format": self.format,

@@ -59,19 +59,19 @@ class Spill:
 
 
 class Shuffle:
-    """Takes all rows, and then gives back those of each split in another order.
+    """Takes all rows, and then yields those of each split in shuffled order.
 
     Args:
-        folder: Where to keep spills.
-        seed: What the order depends on.
-        num_bytes: About how many bytes of rows there will be; None if nobody knows.
-        max_bytes: How many bytes of rows are sorted at once; twice as many are needed for moments.
+        folder: The folder for spills.
+        seed: The seed of the order.
+        num_bytes: About the number of bytes of all rows; None if unknown.
+        max_bytes: The bytes of rows that are sorted at once; the peak is twice as much.
         pool: Threads that write spills.
-        num_splits: The number of splits; each has spills of its own.
+        num_splits: The number of splits; each has its own spills.
         like: No rows, with the columns; by default those of the first rows.
-        journal: Where it is entered what is on disk, for a run that goes on after an interruption.
-        entries: What the journal of the interrupted run holds.
-        sync_bytes: How many bytes are written before the journal is told.
+        journal: Records what is on disk, so that an interrupted run can resume.
+        entries: The journal entries of the interrupted run.
+        sync_bytes: The bytes to write between journal entries.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class Shuffle:
             self._write()
 
     def finish(self) -> None:
-        """Write what is held: all rows have come."""
+        """Write the buffered rows, after the last one."""
         self._write()
         self._enter(is_all=True)
         self.is_done = True
@@ -137,7 +137,7 @@ class Shuffle:
     ) -> Iterator[tuple[int, Rows | None]]:
         """Yield the rows of a split in the order of their keys: their number, and the rows.
 
-        Where `is_finished(start, stop)` says that rows are in finished chunks, there are None, and
+        If `is_finished(start, stop)` is true, the rows are in finished chunks: None is yielded, and
         spills are not read. Spills of finished rows are removed; without it, those that were read.
         """
         position = 0
@@ -236,15 +236,15 @@ class Shuffle:
         size = path.stat().st_size if path.exists() else -1
         if size != spill.num_bytes:
             raise PackError(
-                f"{path}: has {size} bytes and must have {spill.num_bytes}; someone has altered "
-                "the partial folder, so start over by resume=False"
+                f"{path}: has {size} bytes and must have {spill.num_bytes}; the partial folder was "
+                "changed; start over with resume=False"
             )
         with open(path, "rb") as file:
             while file.tell() < size:
                 yield read_rows(file, self._like)
 
     def _enter(self, *, is_all: bool) -> None:
-        """Enter in the journal what is in the spills, once that is on disk."""
+        """Record the spills in the journal, once they are on disk."""
         self._num_unsynced_bytes = 0
         if self._journal is not None:
             self._sync(spill for spill in self._spills if spill.num_rows)
@@ -260,7 +260,7 @@ class Shuffle:
             remove(self._folder / spill.name)
 
     def _cut_back(self) -> None:
-        """Bring the files back to what the journal says."""
+        """Truncate the files to the sizes in the journal."""
         self._folder.mkdir(parents=True, exist_ok=True)
         sizes = {spill.name: spill.num_bytes for spill in self._spills if spill.num_rows}
         for path in self._folder.iterdir():
@@ -271,7 +271,7 @@ class Shuffle:
                 remove(path)
 
     def _num_parts(self, num_bytes: int) -> int:
-        """Return to how many spills rows are dealt so that each probably fits in memory."""
+        """Return the number of spills for which each probably fits in memory."""
         return max(1, min(_MAX_PARTS, -(-num_bytes * 5 // (self._max_bytes * 4))))
 
 

@@ -1,4 +1,4 @@
-"""What `pack` takes as a source: which files it is made of, and which reader serves it."""
+"""The sources of `pack`: their files, and their readers."""
 
 from __future__ import annotations
 
@@ -61,10 +61,10 @@ def paths_of(source: Any) -> list[Path]:
 
 
 def _list_files(entries: Iterable[str | os.PathLike[str]]) -> tuple[str, list[Path]]:
-    """Return the kind of the files that a source names, empty if there are none, and the files.
+    """Return the kind of the files of a source, empty if there are none, and the files.
 
-    A folder stands for the files in it, in the order of their names. Markers such as `_SUCCESS` and
-    hidden files are no data.
+    A folder means the files in it, in the order of their names. Markers such as `_SUCCESS` and
+    hidden files are ignored.
     """
     files: list[Path] = []
     for path in map(Path, entries):
@@ -74,29 +74,29 @@ def _list_files(entries: Iterable[str | os.PathLike[str]]) -> tuple[str, list[Pa
         found = sorted(entry for entry in path.iterdir() if not entry.name.startswith((".", "_")))
         if folders := [entry for entry in found if entry.is_dir()]:
             raise InvalidValueError(
-                f"source={str(path)!r} holds the folder {folders[0].name!r} and must hold files "
-                "only; give the files as a list"
+                f"source={str(path)!r} contains the folder {folders[0].name!r} and must contain "
+                "files only; pass the files as a list"
             )
         files += found
     kinds = {_kind_of(path): path for path in files}
     if len(kinds) > 1:
         first, second = list(kinds.values())[:2]
         raise InvalidValueError(
-            f"source has {first.name} and {second.name}; all files must be of one kind, so pack "
-            "each kind on its own"
+            f"source has {first.name} and {second.name}; all files must be of one kind; pack each "
+            "kind separately"
         )
     for path in files:
         if not path.is_file():
-            raise InvalidValueError(f"source={str(path)!r} must be a file, and there is none")
+            raise InvalidValueError(f"source={str(path)!r} does not exist; check the path")
     return next(iter(kinds), ""), files
 
 
 def _kind_of(path: Path) -> str:
-    """Return the kind of a file by the ending of its name, or raise."""
+    """Return the kind of a file by its extension, or raise."""
     kind = _ENDINGS.get(path.suffix.lower())
     if kind is None:
         raise InvalidValueError(
-            f"source={str(path)!r} must end in one of {', '.join(_ENDINGS)}; convert it, or give "
+            f"source={str(path)!r} must end in one of {', '.join(_ENDINGS)}; convert it, or pass "
             "the files of a folder as a list"
         )
     return kind

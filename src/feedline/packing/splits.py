@@ -1,4 +1,4 @@
-"""Which rows go to which split: exact shares of a stream whose length is not known."""
+"""The split of each row: exact shares of a stream of unknown length."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class Splits:
     for the total. Which rows of a block those are is random.
 
     Args:
-        names: The names of the splits; one empty name if there is no split.
+        names: The names of the splits; one empty name without splits.
         edges: The upper ends of their shares of `[0, 1]`; the last is 1.
-        seed: What the choice of rows depends on.
+        seed: The seed of the choice of rows.
         block_rows: The number of rows in a block.
     """
 
@@ -67,7 +67,7 @@ class Splits:
 
 
 def parse_split(split: Any) -> dict[str, Fraction]:
-    """Return the share of each split by name; none if there is to be no split.
+    """Return the share of each split by name; empty without splits.
 
     Examples:
         >>> parse_split(0.1)
@@ -113,7 +113,7 @@ def _share(what: str, value: Any) -> Fraction:
         number = -1.0
     if not 0 < number < 1:
         raise InvalidValueError(
-            f"{what}={value!r:.80} must be a share above 0 and below 1; give a number, or a "
+            f"{what}={value!r:.80} must be a share above 0 and below 1; pass a number, or a "
             "mapping such as {'train': 0.9, 'validation': 0.1}"
         )
     # The decimal that was written, not the binary float next to it.

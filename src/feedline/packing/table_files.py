@@ -20,6 +20,7 @@ from feedline.errors import PackError
 from feedline.packing.rows import Batch, SourceFault, as_column, describe_files
 from feedline.packing.selection import Selection, old_names, select
 from feedline.store.extras import import_arrow
+from feedline.words import several
 
 # Decoding takes several times the memory of its result.
 _BLOCK_BYTES = 2**20
@@ -51,7 +52,7 @@ class ParquetFiles:
         self.num_rows = self.num_rows_guess = sum(self._num_rows)
 
     def batches(self, start: int) -> Iterator[Batch]:
-        """Yield all rows from `start` on; files and row groups before it are not read."""
+        """Yield all rows from `start`; earlier files and row groups are not read."""
         for path, num_rows in zip(self._paths, self._num_rows, strict=True):
             if start < num_rows:
                 yield from self._batches_of(path, start)
@@ -92,7 +93,7 @@ class ParquetFiles:
             raise PackError(f"{path}: cannot be read ({error!s:.300})") from None
         except self._arrow.ArrowException as error:
             raise SourceFault(
-                f"{path}: cannot be read ({error!s:.300}); check that it is a whole parquet file"
+                f"{path}: cannot be read ({error!s:.300}); check that it is a complete parquet file"
             ) from None
 
 
@@ -119,7 +120,7 @@ class _TextFiles(ABC):
         self.num_rows_guess = _guess_rows(paths)
 
     def batches(self, start: int) -> Iterator[Batch]:
-        """Yield all rows from `start` on; those before are parsed again, to be counted."""
+        """Yield all rows from `start`; earlier rows are parsed again, to count them."""
         schema: Any = None
         num_seen = 0
         with ThreadPoolExecutor(self._num_threads) as pool:
@@ -143,7 +144,7 @@ class _TextFiles(ABC):
                 lines = self._without_header(path, block, schema) if block and not number else block
                 if lines.strip():
                     waiting.append(pool.submit(self._parse, lines, schema))
-                # Nothing can be parsed beside the first rows before the types are known.
+                # Until the types are known, only the first rows can be parsed.
                 max_waiting = 0 if schema is None or not block else self._num_threads
                 while len(waiting) > max_waiting:
                     table = self._result(path, row, waiting.popleft())
@@ -164,10 +165,16 @@ class _TextFiles(ABC):
                 r"[Rr]ow #?(\d+)", lambda match: f"row {first + int(match[1])}", str(error)
             )
             near = "" if count else f" near row {row}"
+            if fields := re.search(r"row (\d+): Expected (\d+) columns, got (\d+)", text):
+                raise SourceFault(
+                    f"{path}: row {fields[1]} has {several(int(fields[3]), 'field')} and must have "
+                    f"{fields[2]}, as the header does; correct the row, and put values that "
+                    "contain a comma in double quotes"
+                ) from None
             raise SourceFault(
-                f"{path}: cannot be read{near} ({text:.300}); the first rows tell the type of each "
-                "column and all others must fit it, so write numbers alike in all rows, or leave "
-                "the column out by columns=[…]"
+                f"{path}: cannot be read{near} ({text:.300}); the first rows decide the type of "
+                "each column, and all other rows must fit it; write numbers of a column in one "
+                "way, or exclude the column with columns=[…]"
             ) from None
 
     def _without_header(self, path: Path, first: bytes, schema: Any) -> bytes:
@@ -195,7 +202,9 @@ class CsvFiles(_TextFiles):
         try:
             self._names = csv.read_csv(self._arrow.BufferReader(first[:end])).column_names
         except self._arrow.ArrowException as error:
-            raise SourceFault(f"{path}: has no line with the names of columns ({error})") from None
+            raise SourceFault(
+                f"{path}: its first line must name the columns ({error}); add a header"
+            ) from None
         if schema is not None and self._selection is None:
             _refuse_other_columns(path, self._names, schema.names)
         self._wanted = old_names(select(self._selection, self._names, str(path)))
@@ -260,7 +269,7 @@ def to_array(where: str, row: int, name: str, values: Any) -> NDArray[Any]:
             missing = int(np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))[0])
             raise SourceFault(
                 f"{where}: column {name!r:.80} has no value at row {row + missing // per_row}; "
-                "every row must have one, so fill it in, or leave the column out by columns=[…]"
+                "every row must have a value; add it, or exclude the column with columns=[…]"
             )
         if types.is_dictionary(array.type):
             array = array.dictionary_decode()
@@ -272,9 +281,9 @@ def to_array(where: str, row: int, name: str, values: Any) -> NDArray[Any]:
             shape.append(int(lengths[0]) if len(lengths) else 0)
             if (others := np.flatnonzero(lengths != shape[-1])).size:
                 raise SourceFault(
-                    f"{where}: column {name!r:.80} has {lengths[others[0]]} values at row "
-                    f"{row + int(others[0]) // per_row} but {shape[-1]} before; all lists of a "
-                    "column must have one length, so pad or cut them, or leave the column out by "
+                    f"{where}: column {name!r:.80} has {several(lengths[others[0]], 'value')} at "
+                    f"row {row + int(others[0]) // per_row} but {shape[-1]} before; all lists of a "
+                    "column must have one length; pad or cut them, or exclude the column with "
                     "columns=[…]"
                 )
             array = array.flatten()
@@ -285,7 +294,7 @@ def to_array(where: str, row: int, name: str, values: Any) -> NDArray[Any]:
     if not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
         raise SourceFault(
             f"{where}: column {name!r:.80} is of type {kind} at row {row} and must be of booleans, "
-            "integers or floats; convert it, or leave it out by columns=[…]"
+            "integers or floats; convert it, or exclude it with columns=[…]"
         )
     numbers = array.to_numpy(zero_copy_only=False)
     return as_column(where, row, name, numbers.reshape(shape))
@@ -296,8 +305,8 @@ def _refuse_other_columns(path: Path, names: list[str], expected: list[str]) -> 
     if set(names) != set(expected):
         odd = ", ".join(repr(name) for name in sorted(set(names) ^ set(expected))[:10])
         raise SourceFault(
-            f"{path}: its columns are not those of the files before it, by {odd:.300}; all files "
-            "must have the same, or choose common ones by columns=[…]"
+            f"{path}: its columns differ from those of the files before it: {odd:.300}; use the "
+            "same columns in all files, or choose common ones with columns=[…]"
         )
 
 
@@ -308,7 +317,7 @@ def _blocks(path: Path, has_quotes: bool) -> Iterator[bytes]:
         while data := file.read(_BLOCK_BYTES):
             data = rest + data if rest else data
             end = data.rfind(b"\n") + 1
-            # A line does not end inside of quotes; blocks begin outside of them.
+            # A line does not end inside quotes; blocks begin outside quotes.
             while has_quotes and end and data.count(b'"', 0, end) % 2:
                 end = data.rfind(b"\n", 0, end - 1) + 1
             if end:
@@ -316,8 +325,8 @@ def _blocks(path: Path, has_quotes: bool) -> Iterator[bytes]:
             rest = data[end:]
             if len(rest) > _MAX_LINE_BYTES:
                 raise SourceFault(
-                    f"{path}: has a line of over {_MAX_LINE_BYTES} bytes, which is the most; end "
-                    "lines with a newline, and close all quotes"
+                    f"{path}: has a line of over {_MAX_LINE_BYTES} bytes, the maximum; end lines "
+                    "with a newline, and close all quotes"
                 )
     if rest:
         yield rest
@@ -331,7 +340,8 @@ def _open(path: Path) -> io.FileIO:
 
 
 def _guess_rows(paths: list[Path]) -> int:
-    """Return about how many rows files have, by the lines at the start of the largest."""
+    """Return an estimate of the number of rows in files, from the lines at the start of the
+    largest."""
     sizes = [path.stat().st_size for path in paths]
     with _open(paths[sizes.index(max(sizes))]) as file:
         sample = file.read(_BLOCK_BYTES)

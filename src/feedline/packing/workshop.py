@@ -1,4 +1,4 @@
-"""The folder `<folder>.partial` in which packing goes on until all is done.
+"""The folder `<folder>.partial`, in which packing works until it is complete.
 
     folder.partial/
         lock            held while a process packs
@@ -24,8 +24,9 @@ from feedline.errors import InvalidValueError, PackError
 from feedline.packing.rows import SourceFault
 from feedline.store.manifest import MANIFEST_NAME
 from feedline.store.writing import remove, reported, sync
+from feedline.words import several
 
-# Of the journal and the spills: a run of another version is not gone on from.
+# Of the journal and the spills: a run of another version is not resumed.
 _VERSION = 2
 _ENTRIES = {"lock", "journal.jsonl", "data", "spills", "old"}
 
@@ -34,7 +35,7 @@ Entry = dict[str, Any]
 
 
 class Journal:
-    """A file of JSON lines; what is appended is on disk before the call returns."""
+    """A file of JSON lines; appended lines are on disk before the call returns."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -57,11 +58,11 @@ class Journal:
 
 
 class Product(NamedTuple):
-    """What packing makes: how it is known at a place, and what is wrong with anything else."""
+    """The product of packing: how to recognise it, and what to say about anything else."""
 
     is_at: Callable[[Path], bool]
     refusal: str
-    #: Whether an interrupted run can go on, and so is kept.
+    #: Whether an interrupted run can be resumed, and so is kept.
     can_resume: bool = True
 
 
@@ -76,17 +77,17 @@ def _is_packed_folder(folder: Path) -> bool:
 
 _PACKED_FOLDER = Product(
     _is_packed_folder,
-    f"has no {MANIFEST_NAME}, so it is not a packed folder and will not be replaced",
+    f"has no {MANIFEST_NAME}, so it is not a packed folder and is not replaced",
 )
 
 
 class Workshop:
-    """Opens, locks and in the end publishes the folder in which packing goes on.
+    """Opens, locks and finally publishes the folder in which packing works.
 
     Args:
-        folder: Where the product will be.
-        overwrite: Whether to replace a product that is there.
-        product: What is made; nothing else is ever replaced.
+        folder: The target folder.
+        overwrite: Replace an existing product.
+        product: The kind of product; nothing else is ever replaced.
     """
 
     def __init__(
@@ -112,12 +113,12 @@ class Workshop:
             self._check_target()
 
     def _check_target(self) -> None:
-        """Raise if something is at the target that is not to be, or must not be, replaced."""
+        """Raise if the target exists and must not be replaced."""
         if not os.path.lexists(self.folder):
             return
         if not self._overwrite:
             raise PackError(
-                f"{self.folder}: is there already; choose another folder, or replace it by "
+                f"{self.folder}: already exists; choose another folder, or replace it with "
                 "overwrite=True"
             )
         if not self._product.is_at(self.folder):
@@ -129,16 +130,16 @@ class Workshop:
     def opened(self, parameters: dict[str, Any], *, resume: bool) -> Iterator[None]:
         """Lock the folder and read its journal, or begin one; the parameters must be the same.
 
-        At the end the folder is removed, unless an error leaves work that can go on.
+        At the end the folder is removed, unless an error leaves work that can be resumed.
         """
-        with reported(self._partial, remedy="choose a folder that can be made and written to"):
+        with reported(self._partial, remedy="choose a folder that can be created and written"):
             lock = self._take_lock()
         try:
             with reported(self._partial):
                 if others := sorted(set(os.listdir(self._partial)) - _ENTRIES):
                     raise PackError(
-                        f"{self._partial}: holds {others[0]!r:.80}, which packing did not put "
-                        "there; remove it, or choose another folder"
+                        f"{self._partial}: holds {others[0]!r:.80}, which packing did not write; "
+                        "remove it, or choose another folder"
                     )
                 if self._old.exists() and not self.folder.exists():
                     # Killed between the two renames of an exchange: nothing was lost.
@@ -172,7 +173,7 @@ class Workshop:
         return sealed and not self.data.exists() and self.folder.exists()
 
     def publish(self) -> None:
-        """Move the finished data to its place; what was there survives any failure before that."""
+        """Move the finished data to its place; the previous data survives any earlier failure."""
         self.journal.append({"sealed": True})
         with reported(self.folder):
             self._check_target()
@@ -230,14 +231,14 @@ class Workshop:
         if version != _VERSION:
             raise PackError(
                 f"{self._partial}: was begun by another release of feedline (its journal has "
-                f"version {version!r:.80}, not {_VERSION}); go on with that release, or start over "
-                "by resume=False"
+                f"version {version!r:.80}, not {_VERSION}); resume with that release, or start "
+                "over with resume=False"
             )
         differences = _list_differences(self.entries[0].get("parameters", {}), parameters)
         if differences:
             raise PackError(
                 f"{self._partial}: was begun with other parameters: {'; '.join(differences):.800}; "
-                "give the same to go on, or resume=False to start over"
+                "use the same to resume, or start over with resume=False"
             )
 
     def _begin(self, parameters: dict[str, Any]) -> None:
@@ -251,11 +252,11 @@ class Workshop:
 
 
 def check_apart(paths: Iterable[Path], folder: Path, *, may_hold: bool = True) -> None:
-    """Raise if a source is in the folder to write, or, unless it may, holds that folder."""
+    """Raise if a source is in the folder to write, or contains that folder."""
     target = folder.resolve()
     for path in (path.resolve() for path in paths):
         if path.is_relative_to(target) or (not may_hold and target.is_relative_to(path)):
-            beside = "" if may_hold else ", nor hold it"
+            beside = "" if may_hold else ", nor contain it"
             raise InvalidValueError(
                 f"source={str(path)!r} must not be in folder={str(folder)!r}{beside}; choose "
                 "another folder"
@@ -263,7 +264,7 @@ def check_apart(paths: Iterable[Path], folder: Path, *, may_hold: bool = True) -
 
 
 def _read_journal(path: Path) -> list[Entry]:
-    """Return the whole lines of a journal; a line that was cut short is taken off the file."""
+    """Return the complete lines of a journal; an incomplete last line is removed from the file."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
@@ -286,7 +287,7 @@ def _read_journal(path: Path) -> list[Entry]:
 
 
 def _list_differences(begun: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """Return a line for each parameter that is another one now."""
+    """Return a line for each parameter that has changed."""
     lines = []
     for name in dict.fromkeys([*begun, *now]):
         before, after = begun.get(name), now.get(name)
@@ -303,7 +304,8 @@ def _source_difference(before: dict[str, Any], after: dict[str, Any]) -> str:
     if before.get("kind") != after.get("kind") or "files" not in before:
         return f"source of kind {before.get('kind')!r}, now another {after.get('kind')!r}"
     if [file[0] for file in before["files"]] != [file[0] for file in after["files"]]:
-        return f"source of {len(before['files'])} files, now {len(after['files'])} other files"
+        num_before, num_after = len(before["files"]), len(after["files"])
+        return f"source of {several(num_before, 'file')}, now {several(num_after, 'other file')}"
     changed = [b for b, a in zip(before["files"], after["files"], strict=True) if a != b]
     return f"source {changed[0][0]} has changed since (its size or time)"
 

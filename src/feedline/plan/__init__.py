@@ -2,7 +2,7 @@
 
 A plan describes an epoch. `plan.segment(...)` deals it to ranks, `segment.batch(rank, number)`
 computes any batch, `segment.cursor(num_batches)` is a checkpoint, and `plan.resume(cursor, ...)`
-goes on from it on any number of ranks.
+resumes from it on any number of ranks.
 """
 
 from feedline.plan.batches import Batch, Block, Place

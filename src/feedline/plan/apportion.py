@@ -1,4 +1,4 @@
-"""Weights to exact counts: temperature, largest remainder, and how far sources last."""
+"""Weights to exact counts: temperature, largest remainder, and the length of an epoch."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from fractions import Fraction
 from typing import Any
 
 from feedline.errors import InvalidValueError, as_float, check_positive
+from feedline.words import several
 
 # Decimal's ln and exp are correctly rounded, so a temperature gives the same counts everywhere,
 # which the C library's pow does not promise.
@@ -25,17 +26,17 @@ def check_weights(weights: Any, num_sources: int | None = None) -> tuple[float, 
         raise InvalidValueError(f"weights={weights!r:.80} must be a list of numbers") from None
     if num_sources not in (None, len(values)):
         raise InvalidValueError(
-            f"weights has {len(values)} entries but must have one for each of the {num_sources} "
-            "sources"
+            f"weights has {several(len(values), 'entry', 'entries')} but must have one for each of "
+            f"the {num_sources} sources"
         )
     for source, weight in enumerate(values):
         if not math.isfinite(weight) or weight < 0:
             raise InvalidValueError(
-                f"weights[{source}]={weight} must be finite and at least 0; use 0 to leave a "
-                "source out"
+                f"weights[{source}]={weight} must be finite and at least 0; use 0 to exclude a "
+                "source"
             )
     if not values:
-        raise InvalidValueError("weights=[] must hold at least one weight, one for each source")
+        raise InvalidValueError("weights=[] must contain one weight for each source")
     if not any(values):
         raise InvalidValueError(
             f"weights={list(values)} are all zero but at least one must be positive"
@@ -48,7 +49,7 @@ def check_temperature(temperature: Any) -> float:
     return check_positive(
         "temperature",
         temperature,
-        remedy="1 leaves the weights as they are, more makes them more alike",
+        remedy="1 keeps the weights, a larger value makes them more equal",
     )
 
 

@@ -1,4 +1,4 @@
-"""What the plans hand out: batches, and blocks of batches that were computed together."""
+"""What plans yield: batches, and blocks of batches computed together."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Block:
 
     @property
     def real_indices(self) -> NDArray[np.int64]:
-        """The entries that are real and not padding."""
+        """The real entries, without padding."""
         return self.indices if self.is_real is None else self.indices[self.is_real]
 
     def part(self, start: int, stop: int) -> Block:

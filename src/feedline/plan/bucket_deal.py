@@ -1,4 +1,4 @@
-"""Buckets dealt to ranks: how many samples of each make a batch, and what is left of an epoch."""
+"""Buckets dealt to ranks: their batch sizes, and what is left of an epoch."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class FixedBatch:
 class CostBatch:
     """Fewer samples where each costs more: `batch_size / cost`, rounded down, at least one.
 
-    `costs` holds what a sample of each bucket costs, as a multiple of the sample that `batch_size`
-    speaks of.
+    `costs` holds the cost of a sample of each bucket, as a multiple of the sample that `batch_size`
+    refers to.
 
     Args:
         costs: What a sample of each bucket costs.
@@ -75,7 +75,7 @@ class CostBatch:
 @one_line
 @dataclass(frozen=True)
 class TokenBatch:
-    """As many samples as fit a budget of tokens when all are padded to the bucket's length.
+    """As many samples as fit into a token budget, with padding to the bucket's length.
 
     Here the run's batch size is the budget.
 
@@ -99,7 +99,7 @@ class TokenBatch:
         if batch_size < length:
             raise InvalidValueError(
                 f"batch_size={batch_size} tokens must be at least {length}, the length of bucket "
-                f"{bucket}; raise the budget or leave out samples that long"
+                f"{bucket}; increase the budget or remove samples of that length"
             )
         return batch_size // length
 
@@ -114,12 +114,13 @@ def check_rule(rule: Any, num_buckets: int) -> None:
     known = getattr(rule, "costs", getattr(rule, "lengths", None))
     if known is not None and len(known) != num_buckets:
         raise InvalidValueError(
-            f"rule has {len(known)} entries but must have one for each of the {num_buckets} buckets"
+            f"rule has {several(len(known), 'entry', 'entries')} but must have one for each of the "
+            f"{several(num_buckets, 'bucket')}"
         )
 
 
 class BucketOrders(Protocol):
-    """One epoch of buckets, whatever its orders come from."""
+    """One epoch of buckets."""
 
     members: list[range | Indices]
     rule: BatchRule

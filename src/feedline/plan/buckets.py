@@ -60,7 +60,7 @@ class Bucket:
         members = check_members(f"bucket {self.key!r}", self.members)
         if len(members) == 0:
             raise InvalidValueError(
-                f"bucket {self.key!r} has 0 samples but must have at least 1; leave it out"
+                f"bucket {self.key!r} has 0 samples but must have at least 1; remove it"
             )
         store(self, members=members, end=end_of(members))
 
@@ -76,12 +76,12 @@ class BucketPlan(Plan):
 
     Args:
         buckets: The buckets, in the order in which they are consumed when nothing is shuffled.
-        rule: How many samples of a bucket make a batch.
-        mode: `sequential` finishes a bucket before the next; `interleaved` shuffles buckets among
-            each other inside blocks of about a thousand batches.
-        shuffle_buckets: Whether buckets come in a new order in every epoch.
-        shuffle_within: Whether the samples of a bucket come in a new order in every epoch.
-        tail: What happens to the tail of each bucket; see `Share`.
+        rule: The number of samples of a bucket in a batch.
+        mode: `sequential` finishes a bucket before the next; `interleaved` mixes batches of all
+            buckets within blocks of about a thousand batches.
+        shuffle_buckets: Shuffle the buckets in every epoch.
+        shuffle_within: Shuffle the samples of each bucket in every epoch.
+        tail: The tail policy of each bucket; see `Share`.
         seed: Any integer or string.
 
     Examples:
@@ -102,10 +102,12 @@ class BucketPlan(Plan):
     def __post_init__(self) -> None:
         store(self, buckets=check_sequence("buckets", self.buckets), seed=check_seed(self.seed))
         if not self.buckets:
-            raise InvalidValueError("buckets=() must hold at least one bucket")
+            raise InvalidValueError("buckets=() must contain at least one bucket")
         for bucket in self.buckets:
             if not isinstance(bucket, Bucket):
-                raise InvalidValueError(f"buckets hold {bucket!r:.80} but must hold Bucket objects")
+                raise InvalidValueError(
+                    f"buckets contains {bucket!r:.80} but must contain Bucket objects"
+                )
         check_rule(self.rule, len(self.buckets))
         check_choice("mode", self.mode, ("sequential", "interleaved"))
         check_tail(self.tail)
@@ -296,7 +298,7 @@ def members_by_length(
     values = _check_lengths(lengths)
     if (edges is None) == (num_buckets is None):
         raise InvalidValueError(
-            f"edges={edges!r} and num_buckets={num_buckets!r}: give exactly one of them"
+            f"edges={edges!r} and num_buckets={num_buckets!r}: pass exactly one of them"
         )
     if edges is None:
         bounds = quantile_edges(values, check_integer("num_buckets", num_buckets, 1))
@@ -305,8 +307,8 @@ def members_by_length(
     longest = int(values.argmax())
     if values[longest] > bounds[-1]:
         raise InvalidValueError(
-            f"lengths[{longest}]={values[longest]} must be at most the last edge {bounds[-1]}; "
-            "add an edge or leave out longer samples"
+            f"lengths[{longest}]={values[longest]} must be at most the last edge {bounds[-1]}; add "
+            "an edge or remove longer samples"
         )
     which = np.searchsorted(bounds, values, side="left").astype(np.int32)
     by_bucket = np.argsort(which, kind="stable").astype(np.int64, copy=False)
@@ -330,7 +332,9 @@ def quantile_edges(lengths: NDArray[Any], num_buckets: int) -> NDArray[np.int64]
 def _check_lengths(lengths: ArrayLike) -> NDArray[Any]:
     values = np.asarray(lengths)
     if values.ndim != 1 or values.size == 0:
-        raise InvalidValueError(f"lengths has shape {values.shape} but must be a list, not empty")
+        raise InvalidValueError(
+            f"lengths has shape {values.shape} but must be a list that is not empty"
+        )
     if values.dtype.kind not in "iu":
         raise InvalidValueError(f"lengths holds {values.dtype} but must hold integers")
     if values.min() < 1:
@@ -346,5 +350,5 @@ def _check_edges(edges: Sequence[int]) -> NDArray[np.int64]:
     given = check_sequence("edges", edges)
     values = [check_integer(f"edges[{i}]", edge, 1, MAX_SIZE) for i, edge in enumerate(given)]
     if not values or any(low >= high for low, high in pairwise(values)):
-        raise InvalidValueError(f"edges={list(edges)} must be a list that grows, not empty")
+        raise InvalidValueError(f"edges={list(edges)} must be an increasing list that is not empty")
     return np.array(values, dtype=np.int64)

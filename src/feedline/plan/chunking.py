@@ -1,4 +1,4 @@
-"""How a dataset is cut into chunks: all of one size, or each of its own."""
+"""How a dataset is cut into chunks: of one size, or of different sizes."""
 
 from __future__ import annotations
 

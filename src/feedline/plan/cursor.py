@@ -1,9 +1,9 @@
-"""Where a run is: a few integers that are the same on every rank.
+"""The position of a run: a few integers that are the same on every rank.
 
-A cursor holds the epoch and its history: how many batches were consumed under which world size and
+A cursor holds the epoch and its history: the number of batches consumed at each world size and
 batch size. What is left of the epoch is computed from that. Nothing in it depends on the rank, the
-number of workers or the size of the data. It also carries the plan's fields, so that a cursor that
-meets another plan can say what differs.
+number of workers or the size of the data. It also contains the plan's fields, so that an error can
+say how another plan differs.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def check_past(past: Any) -> PastSegment:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Cursor:
-    """The place of a run in its data.
+    """The position of a run in its data.
 
     Args:
         fields: The description of the plan that the run follows.
@@ -76,7 +76,7 @@ class Cursor:
     epoch: int = 0
     history: tuple[PastSegment, ...] = ()
     changes: tuple[Mapping[str, Any], ...] = field(default=())
-    #: Whether the run was done with this epoch, whatever its tail policy had left out.
+    #: Whether the run had finished this epoch, even if its tail policy dropped samples.
     has_ended: bool = False
 
     def __post_init__(self) -> None:
@@ -111,7 +111,7 @@ class Cursor:
 
     @classmethod
     def from_dict(cls, state: Any) -> Cursor:
-        """Return the cursor that `to_dict` gave, or raise `CursorFormatError`."""
+        """Return the cursor from `to_dict`, or raise `CursorFormatError`."""
         if not isinstance(state, Mapping) or "format" not in state:
             raise CursorFormatError(
                 f"this is not a cursor: expected a mapping with the key 'format', got "
@@ -125,7 +125,7 @@ class Cursor:
         missing = [key for key in _KEYS if key not in state]
         if missing:
             raise CursorFormatError(
-                f"the cursor lacks {', '.join(missing)}; it is damaged, use an earlier checkpoint"
+                f"the cursor lacks {', '.join(missing)}; it is damaged; use an earlier checkpoint"
             )
         try:
             cursor = cls(
@@ -142,8 +142,8 @@ class Cursor:
             ) from None
         if not intact:
             raise CursorFormatError(
-                f"fingerprint={_shorten(state['fingerprint'])} does not belong to the fields of "
-                f"this cursor ({cursor.fingerprint}); it is damaged, use an earlier checkpoint"
+                f"fingerprint={_shorten(state['fingerprint'])} does not match the fields of this "
+                f"cursor ({cursor.fingerprint}); it is damaged; use an earlier checkpoint"
             )
         return cursor
 
@@ -153,13 +153,13 @@ class Cursor:
 
     @classmethod
     def from_json(cls, text: str) -> Cursor:
-        """Return the cursor that `to_json` gave, or raise `CursorFormatError`."""
+        """Return the cursor from `to_json`, or raise `CursorFormatError`."""
         try:
             state = json.loads(text)
         except (ValueError, TypeError, RecursionError) as error:
             raise CursorFormatError(
-                f"the cursor is not JSON ({error}); it is damaged or truncated, "
-                "use an earlier checkpoint"
+                f"the cursor is not JSON ({error}); it is damaged or truncated; use an earlier "
+                "checkpoint"
             ) from None
         return cls.from_dict(state)
 
@@ -182,16 +182,19 @@ class Cursor:
         size = os.path.getsize(path)
         if size > _MAX_BYTES:
             raise CursorFormatError(
-                f"{os.fspath(path)} has {size} bytes but a cursor has at most {_MAX_BYTES}; "
-                "this is another file"
+                f"{os.fspath(path)} has {size} bytes but a cursor has at most {_MAX_BYTES}; pass a "
+                "cursor file"
             )
         try:
             text = Path(path).read_text(encoding="utf-8")
         except UnicodeDecodeError:
             raise CursorFormatError(
-                f"{os.fspath(path)} is not text, so it is not a cursor; this is another file"
+                f"{os.fspath(path)} is not text, so it is not a cursor; pass a cursor file"
             ) from None
-        return cls.from_json(text)
+        try:
+            return cls.from_json(text)
+        except CursorFormatError as error:
+            raise CursorFormatError(f"{os.fspath(path)}: {error}") from None
 
     def check_fields(self, fields: Mapping[str, Any]) -> None:
         """Raise `PlanMismatchError`, with every differing field, unless `fields` are the same."""
@@ -206,7 +209,7 @@ class Cursor:
             if len(differences) > _MOST_LISTED:
                 listed += f"; and {len(differences) - _MOST_LISTED} more fields"
             raise PlanMismatchError(
-                f"the cursor belongs to another plan: {listed}. Build the plan as it was when the "
+                f"the cursor belongs to another plan: {listed}. Use the same plan as when the "
                 "cursor was saved, or start a new epoch without the cursor",
                 differences,
             )

@@ -1,9 +1,9 @@
-"""Chunks drawn with replacement: runs of rows that begin anywhere, shuffled in windows.
+"""Chunks drawn with replacement: runs of rows with random starts, shuffled in windows.
 
 Draw d is a run of `chunk_size` rows whose first row is a keyed hash of d. `preload` draws form a
 window. Nothing is held in memory, and any position can be computed.
 
-Class draws cut the positions into groups, and each group has a class of its own, drawn by weight. A
+Class draws cut the positions into groups, and each group has its own class, drawn by weight. A
 group is made of runs that begin anywhere in the class, and is shuffled in itself.
 """
 
@@ -47,8 +47,8 @@ class DrawnOrder(Order):
 
     Args:
         num_samples: The number of rows to draw from.
-        num_drawn: The number of positions of an epoch.
-        chunk_size: The number of rows of a run; the last one may be shorter.
+        num_drawn: The number of positions in an epoch.
+        chunk_size: The number of rows in a run; the last run may be shorter.
         preload: The number of runs that are shuffled together.
         seed: Any integer or string.
 

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 NUM_ROUNDS = 6
-# The arrays of a pass over so many values stay in the cache of one core.
+# The arrays of a pass over this many values stay in the cache of one core.
 _AT_ONCE = 2**14
 
 Lanes = NDArray[Any]

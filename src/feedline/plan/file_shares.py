@@ -1,9 +1,9 @@
 """Files tied to ranks: rank r of W reads files r, r + W, r + 2W, … and no others.
 
-Ranks then have unequal numbers of samples, so a strategy says how many each of them gets:
-`exact` demands that the numbers are equal, `oversampling` repeats up to the largest, and
+Ranks then have unequal numbers of samples, so a strategy decides how many each rank gets:
+`exact` requires equal numbers, `oversampling` repeats up to the largest, and
 `undersampling` stops at the smallest. Another number of ranks would mean other files for each, so
-what is left of an epoch can only be dealt to as many ranks as before.
+an epoch can only resume on the same number of ranks.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from feedline.plan.windows import WindowOrder
 from feedline.words import one_line
 
 FILE_STRATEGIES = ("exact", "oversampling", "undersampling")
-"""How ranks with unequal numbers of samples are made equal."""
+"""The strategy for ranks with unequal numbers of samples."""
 _MAX_ORDERS = 64
 
 
 @one_line
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FileSharesPlan(Plan):
-    """Every rank gets the samples of its own files, as many as every other rank.
+    """Every rank gets the samples of its own files; all ranks get equally many.
 
     Args:
-        sizes: The number of samples of each file.
+        sizes: The number of samples in each file.
         strategy: `"exact"`, `"oversampling"` or `"undersampling"`.
-        shuffle: Whether files, and the samples in each, are shuffled.
+        shuffle: Shuffle the files, and the samples in each file.
         seed: Any integer or string.
         names: The files' names, for messages.
 
@@ -78,19 +78,19 @@ class FileSharesPlan(Plan):
         return described(self, "sizes", "names", kind="file shares", chunks=chunks)
 
     def files_of(self, rank: int, world_size: int) -> NDArray[np.int64]:
-        """Return the files of a rank; one without any borrows one when oversampling."""
+        """Return the files of a rank; when oversampling, a rank without files borrows one."""
         files = np.arange(rank, len(self.sizes), world_size)
         if len(files) == 0 and self.strategy == "oversampling":
             return np.array([rank % len(self.sizes)])
         return files
 
     def own_samples(self, world_size: int) -> list[int]:
-        """Return how many samples the files of each rank have, borrowed ones not counted."""
+        """Return the number of samples in the files of each rank, without borrowed files."""
         sizes = np.asarray(self.sizes)
         return [int(sizes[rank::world_size].sum()) for rank in range(world_size)]
 
     def target_samples(self, world_size: int) -> int:
-        """Return how many samples every rank gets, or raise if that cannot be."""
+        """Return the number of samples of every rank, or raise if it cannot be equal."""
         world_size = check_integer("world_size", world_size, 1, 2**31)
         counts = self.own_samples(world_size)
         if self.strategy == "exact" and len(set(counts)) > 1:
@@ -100,14 +100,14 @@ class FileSharesPlan(Plan):
             for rank in empty:
                 if self.sizes[rank % len(self.sizes)] == 0:
                     raise InvalidValueError(
-                        f"rank {rank} of {world_size} has only empty files, so there is nothing to "
-                        "repeat; use fewer ranks or sampling_strategy='balanced'"
+                        f"rank {rank} of {world_size} has only empty files, so it has no samples "
+                        "to repeat; use fewer ranks or sampling_strategy='balanced'"
                     )
             return max(counts)
         if empty:
             raise InvalidValueError(
                 f"world_size={world_size} leaves rank {_listed(empty)} without samples, because "
-                f"there are {len(self.sizes)} files; use at most that many ranks, or "
+                f"there are {several(len(self.sizes), 'file')}; use at most that many ranks, or "
                 "sampling_strategy='balanced', which splits the samples of all files"
             )
         return min(counts)
@@ -126,7 +126,7 @@ class FileSharesPlan(Plan):
             if count != usual:
                 files = self.files_of(rank, len(counts)).tolist()
                 listed = ", ".join(f"{names[file]}: {int(self.sizes[file])}" for file in files)
-                lines.append(f"rank {rank}: {count} samples, files: {listed or 'none'}")
+                lines.append(f"rank {rank}: {several(count, 'sample')}, files: {listed or 'none'}")
         return "\n".join(lines)
 
 
@@ -149,8 +149,8 @@ class FileSharesRest:
         if self.world_size not in (None, world_size):
             raise PlanMismatchError(
                 f"world_size={world_size} must be {self.world_size}, as when the cursor was saved, "
-                f"because strategy={self.plan.strategy!r} ties files to ranks; go on with as many "
-                "ranks, or use sampling_strategy='balanced' from the next run on",
+                f"because strategy={self.plan.strategy!r} ties files to ranks; resume on the same "
+                "number of ranks, or start a run with sampling_strategy='balanced'",
                 {"world_size": (self.world_size, world_size)},
             )
         return FileSharesDeal(self, world_size, batch_size)

@@ -1,7 +1,7 @@
-"""How frozen dataclasses store what they have checked, describe themselves and are compared.
+"""Frozen dataclasses: storing checked fields, descriptions and comparison.
 
 A description is everything that decides an order, as JSON values. Its fingerprint is one short
-string, and two descriptions can tell what differs.
+string, and two descriptions show what differs.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def store(instance: object, **values: Any) -> None:
 
 
 def store_integers(instance: object, *names: str, low: int, high: int | None = None) -> None:
-    """Check fields of a frozen dataclass, and set them to the integers that they stand for."""
+    """Check fields of a frozen dataclass, and convert them to integers."""
     for name in names:
         number = check_integer(name, getattr(instance, name), low, high)
         object.__setattr__(instance, name, number)
@@ -71,7 +71,7 @@ def fingerprint_of(fields: Mapping[str, Any]) -> str:
 
 
 def digest_array(array: NDArray[Any]) -> dict[str, Any]:
-    """Return the length and the digest of a list of integers, whatever its dtype."""
+    """Return the length and the digest of a list of integers of any dtype."""
     digest = hashlib.blake2b(digest_size=16)
     for first in range(0, len(array), _BYTES_AT_ONCE // 8):
         part = array[first : first + _BYTES_AT_ONCE // 8]

@@ -1,8 +1,8 @@
 """Layouts: sequences of labels with exact counts, in which any place can be looked up.
 
 A label stands for a bucket or a source. A layout of the counts `n_0, n_1, …` is a sequence in which
-label i comes exactly `n_i` times. `locate` says which label stands at a position and its ordinal,
-that is, the how-manieth of its label it is; `positions_of` is the reverse.
+label i comes exactly `n_i` times. `locate` returns the label at a position and its ordinal, that
+is, its number among the entries of its label; `positions_of` is the inverse.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ class Layout(Protocol):
     """A sequence of labels with exact counts."""
 
     def locate(self, positions: Integers) -> tuple[Integers, Integers]:
-        """Return the label at each position, and its ordinal among its own."""
+        """Return the label at each position, and its ordinal."""
 
     def positions_of(self, label: int, ordinals: Integers) -> Integers:
-        """Return where the given ones of a label stand; `ordinals` must ascend."""
+        """Return the positions of these ordinals of a label; `ordinals` must ascend."""
 
     def counts_before(self, position: int) -> list[int]:
-        """Return how often each label stands before `position`."""
+        """Return the count of each label before `position`."""
 
     def cut(self, position: int) -> tuple[list[Integers], list[int]]:
-        """Return the ordinals that do not stand before `position`, label by label.
+        """Return the ordinals that are not before `position`, label by label.
 
-        Each label has a short list of them and a number from which on all belong to them.
+        Each label has a short list of ordinals, and a number from which all are included.
         """
 
 

@@ -1,9 +1,9 @@
-"""Mixtures: several sources in exact proportions, with weights that may change on the way.
+"""Mixtures: several sources in exact proportions, with weights that may change during a run.
 
 The epoch is cut into phases, one for each set of weights. In a phase every source gets an exact
-count, and a layout says which source stands at which position and which of its draws that is.
-Draws go through a source pass by pass, each pass in an order of its own. Draw counters carry on
-from phase to phase, so nothing is drawn again before its pass is over.
+count, and a layout maps each position to a source and one of its draws. Draws go through a source
+pass by pass, each pass in a new order. Draw counters continue from phase to phase, so no sample is
+drawn again before its pass is over.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from feedline.words import one_line
 class Mixture(Order):
     """Sources of the given sizes, drawn in proportion to `weights`.
 
-    Indices run through the sources one after another, as if these were concatenated.
+    Indices number the samples of all sources, as if the sources were concatenated.
 
     Args:
         sizes: The number of samples in each source.
         weights: One weight per source, not all zero; they need not add up to one.
         temperature: Each weight counts as `weight ** (1 / temperature)`; zero stays zero.
         epoch_size: The number of positions in an epoch; by default the sum of the sizes.
-        strategy: What happens when a source runs out: `repeat` goes through it again in a new
-            order; `stop` ends the epoch there, to within one sample.
-        phases: Other weights from a given place on, see `Phase`.
+        strategy: What to do when a source runs out: `repeat` restarts it in a new order; `stop`
+            ends the epoch there, to within one sample.
+        phases: New weights from a given position on; see `Phase`.
         shuffle: Without it, sources and their samples come in order.
         seed: Any integer or string.
         changes: Weights that were changed while running; see `changed`.
@@ -73,7 +73,7 @@ class Mixture(Order):
             for source, size in enumerate(check_sequence("sizes", self.sizes))
         )
         if not sizes:
-            raise InvalidValueError("sizes=() must hold at least one source")
+            raise InvalidValueError("sizes=() must contain at least one source")
         check_integer("the sum of sizes", sum(sizes), 1, MAX_SIZE)
         first = Phase(weights=self.weights, temperature=self.temperature)
         store(
@@ -95,29 +95,29 @@ class Mixture(Order):
 
     def _check_phase(self, phase: Any) -> None:
         if not isinstance(phase, Phase):
-            raise InvalidValueError(f"phases hold {phase!r:.80} but must hold Phase objects")
+            raise InvalidValueError(f"phases contains {phase!r:.80} but must contain Phase objects")
         weights = check_weights(phase.weights, len(self.sizes))
         for source, (size, weight) in enumerate(zip(self.sizes, weights, strict=True)):
             if weight and not size:
                 raise InvalidValueError(
-                    f"weights[{source}]={weight} must be 0 because sizes[{source}]=0; an empty "
-                    "source cannot be drawn from"
+                    f"weights[{source}]={weight} must be 0 because sizes[{source}]=0: samples "
+                    "cannot be drawn from an empty source"
                 )
         longest = self.longest_epoch or 0
         if self.strategy == "repeat" and phase.position >= longest:
             raise InvalidValueError(
                 f"position={phase.position} of a phase must be below the epoch's {longest} "
-                "positions; count further phases by epoch"
+                "positions; use epoch= for later phases"
             )
 
     @property
     def planned(self) -> tuple[Phase, ...]:
-        """The phases as planned, from the very start on."""
+        """The planned phases, from the start."""
         return (Phase(weights=self.weights, temperature=self.temperature), *self.phases)
 
     @property
     def longest_epoch(self) -> int | None:
-        """The number of positions that no epoch exceeds, where sources do not end it before."""
+        """The maximum number of positions in an epoch."""
         if self.epoch_size is None and self.strategy == "repeat":
             return self.num_indices
         return self.epoch_size
@@ -150,8 +150,9 @@ class Mixture(Order):
     ) -> Mixture:
         """Return this mixture with other weights from (epoch, position) on.
 
-        What comes before stays as it was. Planned phases that would begin later no longer count.
-        A cursor brings its own changes, which replace those of the plan that resumes it; to change
+        Earlier positions do not change. Planned phases that would begin later are dropped.
+        A cursor contains its own changes, which replace those of the plan that resumes it; to
+        change
         weights at a cursor, put the changes into it: `replace(cursor, changes=plan.changes)`.
 
         Examples:
@@ -194,6 +195,6 @@ def _check_ascending(name: str, phases: Sequence[Phase]) -> None:
     for earlier, later in pairwise(phase.place for phase in phases):
         if later <= earlier:
             raise InvalidValueError(
-                f"{name} must begin one after another, but one at (epoch, position)={later} comes "
-                f"after {earlier}"
+                f"{name} must be in ascending order, but (epoch, position)={later} comes after "
+                f"{earlier}"
             )

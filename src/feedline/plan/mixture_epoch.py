@@ -1,4 +1,4 @@
-"""One epoch of a mixture: its phases laid out, and the way from a position to an index."""
+"""One epoch of a mixture: its phases, and the map from a position to an index."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ _LOOSE_BLOCK = 2**17
 @one_line
 @dataclass(frozen=True, kw_only=True)
 class Phase:
-    """Weights that hold from a position of an epoch on, until the next phase begins.
+    """Weights from a position of an epoch on, until the next phase begins.
 
-    Places are kept as positions, so they do not move when the number of ranks changes.
+    The start is a position, so it does not depend on the number of ranks.
 
     Args:
         weights: One weight for each source.

@@ -47,7 +47,7 @@ class Order(ABC):
 
     @property
     def num_indices(self) -> int:
-        """Indices lie in `[0, num_indices)`; unless an order says otherwise, it has all samples."""
+        """Indices are in `[0, num_indices)`; by default an order has all samples."""
         return self.num_samples
 
     @abstractmethod
@@ -60,12 +60,12 @@ class Order(ABC):
 
     @property
     def is_selection(self) -> bool:
-        """Whether it names the samples that it has, so that it may leave some of the data out."""
+        """Whether it selects samples, so that it may exclude some of the data."""
         return False
 
     @property
     def is_changed(self) -> bool:
-        """Whether it was changed while running, which its description leaves out."""
+        """Whether it was changed while running; the description does not include that."""
         return False
 
     def num_positions(self, epoch: int = 0) -> int:
@@ -152,7 +152,7 @@ class Concatenated(Order):
     def __post_init__(self) -> None:
         store(self, orders=check_sequence("orders", self.orders))
         if not self.orders:
-            raise InvalidValueError("orders=() must hold at least one order")
+            raise InvalidValueError("orders=() must contain at least one order")
         for order in self.orders:
             _check_inner_order(order)
         check_integer("the sum of num_samples", self.num_indices, 1, MAX_SIZE)
@@ -179,7 +179,7 @@ class Concatenated(Order):
 class Subset(Order):
     """Part of a dataset: `order` walks over `selected`, a range or a list of indices.
 
-    Without `order` the selection is taken as it stands. A list costs one array of 8 bytes an entry.
+    Without `order` the selection keeps its order. A list costs one array of 8 bytes per entry.
 
     Args:
         selected: The indices that are walked over: a range or a list.
@@ -198,7 +198,7 @@ class Subset(Order):
         selected = check_members("selected", self.selected)
         store(self, selected=selected)
         if len(selected) == 0:
-            raise InvalidValueError("selected is empty but must hold at least one index")
+            raise InvalidValueError("selected is empty but must contain at least one index")
         order = Sequential(num_samples=len(selected)) if self.order is None else self.order
         _check_inner_order(order)
         if order.num_indices != len(selected):
@@ -239,7 +239,7 @@ def check_index_list(name: str, values: Any, end: int = MAX_SIZE) -> Indices:
         raise InvalidValueError(f"{name} holds {array.dtype} but must hold integers")
     if array.size and (array.min() < 0 or array.max() >= end):
         raise InvalidValueError(
-            f"{name}: from {array.min()} to {array.max()}, but they must lie in [0, {end})"
+            f"{name}: from {array.min()} to {array.max()}, but must be in [0, {end})"
         )
     return array.astype(np.int64, copy=False)
 
@@ -251,7 +251,7 @@ def check_members(name: str, values: Any) -> range | Indices:
     # Truth, and not length: the length of a long range does not fit a C integer.
     if values and (min(values[0], values[-1]) < 0 or max(values[0], values[-1]) >= MAX_SIZE):
         raise InvalidValueError(
-            f"{name}={values} must lie in [0, {MAX_SIZE}), without negative indices"
+            f"{name}={values} must be in [0, {MAX_SIZE}), without negative indices"
         )
     return values
 
@@ -281,12 +281,12 @@ def _check_inner_order(order: Any) -> None:
     if order.is_changed:
         raise InvalidValueError(
             f"order={type(order).__name__} has weights that were changed while running; only "
-            "SamplePlan(order=Mixture(...)) can carry that along, so change it there"
+            "SamplePlan(order=Mixture(...)) supports that; change the weights there"
         )
 
 
 class DeferredEpoch:
-    """An order that is prepared when something is first asked of it, apart from its length."""
+    """An order that is prepared at its first use, apart from its length."""
 
     def __init__(self, num_positions: int, prepare: Callable[[], EpochOrder]) -> None:
         self.num_positions = num_positions
@@ -304,7 +304,7 @@ class DeferredEpoch:
 
 
 class PermutedEpoch:
-    """Positions are permuted, or are indices as they stand."""
+    """Positions are permuted, or equal the indices."""
 
     def __init__(self, num_positions: int, permutation: Permutation | None = None) -> None:
         self.num_positions = num_positions

@@ -1,4 +1,4 @@
-"""What a run consumed, and when, computed without running anything."""
+"""What a run consumes, and when, computed without running it."""
 
 from __future__ import annotations
 
@@ -94,21 +94,20 @@ class Replay:
 
     @property
     def num_batches(self) -> int:
-        """The number of batches of the whole epoch on each rank."""
+        """The number of batches in the whole epoch on each rank."""
         return sum(entry.num_batches for entry in self.history) + self.segments[-1].num_batches
 
     def world_size_at(self, number: int) -> int:
-        """Return how many ranks batch `number` of the epoch is dealt to."""
+        """Return the number of ranks that get batch `number` of the epoch."""
         number = check_integer("number", number, 0, self.num_batches - 1)
         return self._segment_of(number)[0].world_size
 
     def batch(self, *, rank: int, number: int) -> Batch:
-        """Return what `rank` gets as batch `number` of the epoch."""
+        """Return batch `number` of the epoch on `rank`."""
         number = check_integer("number", number, 0, self.num_batches - 1)
         segment, first = self._segment_of(number)
-        rank = check_integer(
-            "rank", rank, 0, segment.world_size - 1, remedy=f"so many ranks had batch {number}"
-        )
+        remedy = f"batch {number} was dealt to {several(segment.world_size, 'rank')}"
+        rank = check_integer("rank", rank, 0, segment.world_size - 1, remedy=remedy)
         return segment.batch(rank, number - first)._replace(number=number)
 
     def _segment_of(self, number: int) -> tuple[Segment, int]:

@@ -44,8 +44,8 @@ class OrderPlan(Plan):
 class SamplePlan(OrderPlan):
     """An order and a tail policy: batch k covers the next `world_size * batch_size` positions.
 
-    Within a batch, rank r takes every `world_size`-th position from r on. So whatever the numbers
-    are, what has been consumed is a prefix of the order, and a resize needs one number.
+    Within a batch, rank r takes every `world_size`-th position from r on. So what has been consumed
+    is always a prefix of the order, and a resize needs one number.
 
     Args:
         order: Which sample stands at which position.

@@ -1,4 +1,4 @@
-"""A plan and its segments: the stretch of an epoch that runs under one world size and batch size.
+"""A plan and its segments: the part of an epoch with one world size and batch size.
 
 A plan says what is left at the start of an epoch (`Remaining`). What is left can be dealt to any
 number of ranks (`Deal`), and a deal knows what is left after any number of its batches. Folding the
@@ -39,7 +39,7 @@ class Remaining(Protocol):
 
     @property
     def num_left(self) -> int:
-        """The number of positions that nobody has consumed yet."""
+        """The number of positions not consumed yet."""
 
     def deal(self, world_size: int, batch_size: int) -> Deal:
         """Deal what is left to `world_size` ranks."""
@@ -76,9 +76,9 @@ class Deal(Protocol):
 class Plan(ABC):
     """A pure description of what a run consumes; asking it never changes it.
 
-    A plan answers for itself, so that nobody needs to know its kind. `tail` is its tail policy.
-    `chunks` says how its data is cut, of which `preload` form a window. `buckets` are those that
-    batches come from. Each is empty where the plan has none.
+    A plan answers questions about itself, so callers need not know its kind. `tail` is its tail
+    policy. `chunks` describes its chunks, of which `preload` form a window. `buckets` are its
+    buckets. Each is empty if the plan has none.
     """
 
     tail: str = ""
@@ -100,23 +100,24 @@ class Plan(ABC):
     @property
     @abstractmethod
     def num_indices(self) -> int:
-        """Indices lie in `[0, num_indices)`."""
+        """Indices are in `[0, num_indices)`."""
 
     @property
     def is_selection(self) -> bool:
-        """Whether it names the samples that it has, so that it may leave some of the data out."""
+        """Whether it selects samples, so that it may exclude some of the data."""
         return False
 
     @property
     def changes(self) -> tuple[Mapping[str, Any], ...]:
-        """What was changed while running, as JSON values that a cursor carries along."""
+        """Changes made while running, as JSON values for the cursor."""
         return ()
 
     def with_changes(self, changes: tuple[Mapping[str, Any], ...]) -> Plan:
         """Return this plan with exactly these changes made while running."""
         if changes:
             raise CursorFormatError(
-                f"the cursor carries {len(changes)} changes of weights, but this plan has none"
+                f"the cursor has {several(len(changes), 'change')} of weights, but this plan has "
+                "no weights; use the plan that saved it"
             )
         return self
 
@@ -135,11 +136,11 @@ class Plan(ABC):
         )
 
     def largest_batch(self, batch_size: int) -> int:
-        """Return the most samples that one batch of a rank can have."""
+        """Return the maximum number of samples in a batch of one rank."""
         return batch_size
 
     def target_samples(self, world_size: int) -> int:
-        """Return how many samples a rank gets in an epoch, at most."""
+        """Return the maximum number of samples of a rank in an epoch."""
         return -(-self.num_indices // world_size)
 
     def bucket_batch_size(self, bucket: int, batch_size: int) -> int:
@@ -148,12 +149,12 @@ class Plan(ABC):
 
     @property
     def has_equal_batches(self) -> bool:
-        """Whether all batches are of the run's batch size, but for the tail."""
+        """Whether all batches have the run's batch size, except for the tail."""
         return True
 
     @property
     def ignores_batch_size(self) -> bool:
-        """Whether the batch size only cuts a rank's samples, and never decides which they are."""
+        """Whether a rank's samples do not depend on the batch size."""
         return False
 
     @property
@@ -192,14 +193,14 @@ class Plan(ABC):
         segment = Segment(plan=self, epoch=epoch, world_size=world_size, batch_size=batch_size)
         if segment.num_batches == 0:
             raise EmptyEpochError(
-                f"num_batches=0 must be at least 1: {segment.num_left} samples give no batch of "
-                f"batch_size={batch_size} on each of world_size={world_size} ranks; use a smaller "
-                "batch size, fewer ranks, or tail='pad' or 'even'"
+                f"num_batches=0 must be at least 1: {several(segment.num_left, 'sample')} cannot "
+                f"fill a batch of batch_size={batch_size} on each of world_size={world_size} "
+                "ranks; use a smaller batch size, fewer ranks, or tail='pad' or 'even'"
             )
         return segment
 
     def resume(self, cursor: Cursor, *, world_size: int, batch_size: int) -> Segment:
-        """Return the segment that goes on where `cursor` was saved, on any number of ranks."""
+        """Return the segment that resumes from `cursor`, on any number of ranks."""
         if not isinstance(cursor, Cursor):
             raise CursorFormatError(
                 f"cursor={cursor!r:.80} must be a Cursor; read it with Cursor.from_json or "
@@ -224,7 +225,7 @@ class Plan(ABC):
 @one_line
 @dataclass(frozen=True, kw_only=True)
 class Segment:
-    """What is left of an epoch under one world size and batch size.
+    """What is left of an epoch at one world size and batch size.
 
     `num_done` is the number of its batches that were consumed before it was resumed; batches are
     numbered from the start of the segment.
@@ -266,7 +267,7 @@ class Segment:
 
     @property
     def num_dropped(self) -> int:
-        """The number of samples that the tail policy leaves out."""
+        """The number of samples that the tail policy drops."""
         return self.deal.num_dropped
 
     @property
@@ -289,7 +290,7 @@ class Segment:
     def picked(self, rank: int, numbers: range) -> tuple[Indices, Indices]:
         """Return the indices of batches `numbers` of one rank, end to end, and their bounds.
 
-        For one of several workers, who does not need what the others read.
+        For one of several workers, which does not need what the others read.
         """
         rank = check_integer("rank", rank, 0, self.world_size - 1)
         if not numbers:
@@ -305,7 +306,7 @@ class Segment:
     def blocks(self, rank: int, start: int | None = None, num_first: int = 1) -> Iterator[Block]:
         """Iterate over blocks: `num_first` batches at first, then twice as many each time.
 
-        So the first batch does not pay for many, and later ones are computed together.
+        So the first batch is cheap, and later ones are computed together.
         """
         rank = check_integer("rank", rank, 0, self.world_size - 1)
         number = self.num_done if start is None else start
@@ -364,6 +365,6 @@ def _check_count(past: PastSegment, deal: Deal) -> None:
     if past.num_batches > deal.num_batches:
         raise CursorFormatError(
             f"num_batches={past.num_batches} must be in [0, {deal.num_batches}], the number of "
-            f"batches on {past.world_size} ranks with batch size {past.batch_size}; this cursor "
-            "belongs to another plan"
+            f"batches on {several(past.world_size, 'rank')} with batch size {past.batch_size}; "
+            "this cursor belongs to another plan"
         )

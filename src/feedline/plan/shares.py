@@ -1,4 +1,4 @@
-"""How many batches each rank gets out of `num_positions`, and what happens to the tail.
+"""The number of batches of each rank out of `num_positions`, and the tail policies.
 
 Every rank has a *stream*: the entries that it consumes one after another, cut into batches. Entry
 `t` of rank `r` stands for place `t * world_size + r`; places below `num_positions` are real, the
@@ -38,14 +38,15 @@ class Share:
 
     The tail policies:
 
-    - `drop`: leave out what does not fill a batch on every rank.
+    - `drop`: drop what does not fill a batch on every rank.
     - `pad`: fill the last batch on every rank with entries that are marked as padding.
     - `even`: every position once; the last batch is split as evenly as possible, so it is shorter,
       and ranks may differ by one entry. Only when it has fewer positions than ranks is padding
       added, one entry on each rank that would have none.
-    - `exact`: an error unless everything fits.
-    - `pad_ranks`: pad to a multiple of `world_size` only; the last batch is short on all alike.
-    - `pad_ranks_drop`: as before, then leave out the last batch if it is short.
+    - `exact`: raise an error unless everything fits.
+    - `pad_ranks`: pad to a multiple of `world_size` only; the last batch may be short, equally on
+      all ranks.
+    - `pad_ranks_drop`: the same, then drop the last batch if it is short.
 
     Args:
         num_positions: The number of positions that are shared out.
@@ -124,13 +125,13 @@ class Share:
         return total - (self.num_positions - self.num_dropped)
 
     def num_consumed(self, num_batches: int) -> int:
-        """Return how many positions the ranks have had together after `num_batches`."""
+        """Return the number of positions that all ranks have had after `num_batches`."""
         return min(self.num_positions, num_batches * self.batch_size * self.world_size)
 
     def num_real_of_all(self, start: int, stop: int) -> int:
         """Return how many entries of batches `[start, stop)` of all ranks are real.
 
-        Whatever the policy, the ranks together have each position once before any padding comes.
+        With every policy, the ranks together have each position once before any padding.
         """
         return self.num_consumed(stop) - self.num_consumed(start)
 

@@ -4,9 +4,9 @@ With replacement, weights become whole numbers with a sum near `2**61`. The draw
 the sample whose part of that sum holds a keyed hash of the position, so any position can be
 computed. Only every 16th partial sum is held; those between are added up again when needed.
 
-Without replacement, every sample waits for a time drawn from the exponential distribution whose
-rate is its weight, and samples come in the order of their times (Efraimidis and Spirakis). So each
-draw takes one of the samples that are left, in proportion to their weights.
+Without replacement, every sample has a time drawn from the exponential distribution whose rate is
+its weight, and samples come in the order of their times (Efraimidis and Spirakis). So each draw
+takes one of the samples that are left, in proportion to their weights.
 
 Integer arithmetic and single IEEE operations (+, *, / and powers of two) decide the order. The
 logarithm is a series, because those of C libraries differ in their last bits.
@@ -59,8 +59,8 @@ class Weighted(Order):
         weights: One finite number of at least 0 for each sample; they need not add up to one.
         num_samples: The number of positions in an epoch. By default there is one for each weight,
             or, without replacement, one for each weight above 0.
-        replacement: Whether a sample may come again. Without, each draw takes one of the samples
-            that are left, in proportion to their weights.
+        replacement: Whether a sample may be drawn again. If not, each draw takes one of the
+            remaining samples, in proportion to their weights.
         seed: Any integer or string.
 
     Examples:
@@ -146,13 +146,13 @@ def _check_weights(weights: Any) -> Floats:
         raise InvalidValueError(f"weights must be a list of numbers ({error})") from None
     if array.ndim != 1:
         raise InvalidValueError(
-            f"weights={weights!r:.80} has {array.ndim} axes but must have 1; give one number for "
+            f"weights={weights!r:.80} has {array.ndim} axes but must have 1; pass one number for "
             "each sample"
         )
     if not array.size:
-        raise InvalidValueError("weights is empty but must hold one number for each sample")
+        raise InvalidValueError("weights is empty but must contain one number for each sample")
     if array.dtype.kind not in "biuf":
-        raise InvalidValueError(f"weights holds {array.dtype} but must hold numbers")
+        raise InvalidValueError(f"weights holds {array.dtype} but must contain numbers")
     given = array
     with np.errstate(over="ignore"):  # what is too large becomes infinite, and is refused below
         array = array.astype(np.float64, copy=False)
@@ -167,7 +167,7 @@ def _check_weights(weights: Any) -> Floats:
         raise InvalidValueError(
             f"the {len(array)} weights are all zero, but at least one must be above 0"
         )
-    # Nobody can change the copy. Adding zero makes -0.0, which is the same weight, 0.0.
+    # The copy is read-only. Adding zero makes -0.0, which is the same weight, 0.0.
     if (array is given and array.flags.writeable) or np.signbit(array).any():
         array = array + 0.0
     array.flags.writeable = False
@@ -255,7 +255,7 @@ class _RepeatingEpoch:
 
 
 class _SortedEpoch:
-    """One epoch without replacement, sorted when something is first asked of it."""
+    """One epoch without replacement, sorted at its first use."""
 
     def __init__(self, weights: Floats, num_positions: int, key: int) -> None:
         self.num_positions = num_positions

@@ -34,7 +34,7 @@ class WindowOrder(Order):
     """An order in which a run of positions touches few chunks.
 
     With `keep_last`, the last chunk, which may be short, also comes last in every epoch, so that
-    all windows before it are full. With `limit`, an epoch ends after so many positions.
+    all windows before it are full. With `limit`, an epoch ends after that many positions.
 
     Args:
         chunks: How samples are cut into chunks.
@@ -83,13 +83,13 @@ class WindowOrder(Order):
 @one_line
 @dataclass(frozen=True, kw_only=True)
 class WindowPlan(OrderPlan):
-    """Chunk-aware batches: in a round every rank reads one window of its own.
+    """Chunk-aware batches: in a round every rank reads its own window.
 
     Args:
-        chunks: How the data is cut, `EqualChunks` or `UnequalChunks`.
+        chunks: The chunks of the data, `EqualChunks` or `UnequalChunks`.
         preload: The number of chunks in a window; more shuffle better and need more memory.
         shuffle: Without it, chunks and samples come in order.
-        tail: What happens to the tail; see `Share`.
+        tail: The tail policy; see `Share`.
         seed: Any integer or string.
 
     Examples:

@@ -1,4 +1,4 @@
-"""Pictures of a plan or a run, in one HTML file that needs nothing else."""
+"""Pictures of a plan or a run, in one self-contained HTML file."""
 
 from feedline.report.charts import Report
 from feedline.report.page import render, write_report

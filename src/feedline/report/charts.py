@@ -1,6 +1,6 @@
-"""What a report is made of: panels of charts, as plain values that a page can draw.
+"""The parts of a report: panels of charts, as plain values that a page can draw.
 
-Every chart is data alone. How it looks is decided in `page/`, where each kind has a file.
+Every chart is only data. `page/` decides how it looks; each kind has a file there.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _DIGITS = 6
 
 @dataclass(frozen=True)
 class Series:
-    """Numbers under one name; `None` where there is none. `style` is line, dashed, steps or
+    """Numbers under one name; `None` where there is no value. `style` is line, dashed, steps or
     area."""
 
     name: str
@@ -30,7 +30,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Mark:
-    """Something that happened at one place of an axis."""
+    """An event at one place of an axis."""
 
     x: float
     label: str
@@ -102,7 +102,7 @@ class Scatter(Chart):
 
 @dataclass(frozen=True, kw_only=True)
 class Measures(Chart):
-    """Measured values, each beside what is expected and how far off it may be."""
+    """Measured values, each with its expected value and tolerance."""
 
     names: Sequence[str]
     values: Sequence[float]
@@ -124,7 +124,7 @@ class Span:
 
 @dataclass(frozen=True, kw_only=True)
 class Timeline(Chart):
-    """Stretches of steps one below the other, with what happened in each."""
+    """Stretches of steps one below the other, with their events."""
 
     x_label: str
     spans: Sequence[Span]
@@ -150,7 +150,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Fact:
-    """One number of the head of the report."""
+    """One number in the head of the report."""
 
     label: str
     value: object
@@ -159,7 +159,7 @@ class Fact:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether all is well, in a sentence."""
+    """The verdict, in a sentence."""
 
     is_good: bool
     text: str
@@ -192,7 +192,7 @@ class Report:
 
 
 def as_json_values(value: Any) -> Any:
-    """Return dataclasses, arrays and numbers as what JSON knows; floats are rounded.
+    """Return dataclasses, arrays and numbers as JSON values; floats are rounded.
 
     Examples:
         >>> as_json_values(Series(name="a", values=np.array([1 / 3, np.nan])))

@@ -1,4 +1,4 @@
-"""The panels that show how the data is covered, and in which proportions its sources come."""
+"""The panels that show the coverage of the data, and the shares of its sources."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from feedline.report.charts import Bars, Chart, Layer, Lines, Map, Mark, Panel, 
 from feedline.report.trace import Covered, Trace
 from feedline.runs.naive_sharding import NaiveSharding
 from feedline.runs.plan_report import phases_of, spread
-from feedline.runs.words import num_ranks, several
+from feedline.runs.words import num_ranks
+from feedline.words import several
 
 _MOST_BINS, _NUM_PARTS, _MOST_CHANGES, _MOST_SOURCES = 60, 32, 60, 6
 
@@ -22,7 +23,7 @@ Target = Callable[[int, int], Sequence[float]]
 
 
 def coverage_panel(trace: Trace, naive: NaiveSharding | None = None) -> Panel:
-    """Return how much is consumed when, and which part of the data when."""
+    """Return the panel of coverage over time."""
     charts: list[Chart] = [_consumed(trace)]
     if naive is not None and (naive.num_lost or naive.num_repeated or naive.hangs):
         charts.append(_beside_naive(naive))
@@ -49,9 +50,9 @@ def _consumed(trace: Trace) -> Lines:
     num_epochs = len({point.epoch for point in points})
     notes = []
     if num_epochs < trace.num_epochs:
-        notes.append(f"{num_epochs:,} of {trace.num_epochs:,} epochs are shown.")
+        notes.append(f"Shown: {num_epochs:,} of {several(trace.num_epochs, 'epoch')}.")
     if any(stretch.counted_end < stretch.end for stretch in trace.stretches):
-        notes.append("Steps that were thrown away are left out.")
+        notes.append("Discarded steps are not shown.")
     changes = [trace.stretches[n] for n in spread(1, len(trace.stretches), _MOST_CHANGES)]
     return Lines(
         title="Share of the epoch",
@@ -66,7 +67,7 @@ def _consumed(trace: Trace) -> Lines:
 
 
 def _parts_of_data(trace: Trace) -> Map | None:
-    """Return how often each part of the data comes in each stretch of time, beside the mean."""
+    """Return how often each part of the data comes in each period, relative to the mean."""
     num_samples = trace.num_samples
     num_parts = min(_NUM_PARTS, num_samples)
     groups = trace.groups(_MOST_BINS)
@@ -78,8 +79,10 @@ def _parts_of_data(trace: Trace) -> Map | None:
     values = shares.T / (np.diff(edges) / num_samples)[:, None]
     return Map(
         title="Parts of the data over time",
-        note="1 is what a perfect shuffle gives. Streaks mean that data is read in order, or that "
-        "sources or buckets come and go.",
+        note=(
+            "A perfect shuffle gives 1 everywhere. Streaks mean that data is read in order, or "
+            "that sources or buckets change over time."
+        ),
         column_label="step",
         row_label="indices from",
         columns=[trace.columns[group[0]].step for group in groups],
@@ -102,7 +105,7 @@ def _beside_naive(naive: NaiveSharding) -> Bars:
 
 
 def target_of_mixture(mixture: Mixture) -> Target:
-    """Return the shares that the weights and phases of a mixture ask for."""
+    """Return the target shares of the weights and phases of a mixture."""
 
     @cache
     def shares_in(phase: Phase) -> Sequence[float]:
@@ -129,8 +132,8 @@ def mixture_panel(
 
     Args:
         trace: The steps that are shown.
-        target: What was wanted.
-        draws: How often each source comes altogether, where that is known.
+        target: The target shares.
+        draws: How often each source comes in total, if known.
     """
     groups = trace.groups(_MOST_BINS)
     if len(trace.sources) < 2 or not groups:
@@ -147,7 +150,7 @@ def mixture_panel(
     if target is not None:
         wanted = np.array([_wanted(trace, group, target) for group in groups])[:, listed]
         series += [
-            Series(f"{name}, wanted", values, style="dashed")
+            Series(f"{name}, target", values, style="dashed")
             for name, values in zip(names, wanted.T.tolist(), strict=True)
         ]
         # Groups of steps differ in their number of samples.
@@ -163,7 +166,7 @@ def mixture_panel(
     total = max(1, sum(draws))
     altogether = Bars(
         title="Altogether",
-        note="The tick is the share that was wanted." if targets else "",
+        note="The tick is the target share." if targets else "",
         names=names,
         series=[Series("share", [draws[number] / total for number in listed])],
         targets=targets,
@@ -171,15 +174,15 @@ def mixture_panel(
     )
     where = "" if trace.is_whole else " that are shown above"
     text = f"The share of each source in the steps and ranks{where}"
-    text += ", beside the share that its weight asks for." if target else "."
+    text += ", with the target share of its weight." if target else "."
     if num_others := len(trace.sources) - len(listed):
-        one, many = "source that comes least often is", "sources that come least often are"
-        text += f" The {several(num_others, one, many)} left out."
+        one, many = "least frequent source is", "least frequent sources are"
+        text += f" The {several(num_others, one, many)} not shown."
     return Panel("mixture", "Mixture", text, [over_time, altogether])
 
 
 def _wanted(trace: Trace, group: Sequence[int], target: Target) -> Sequence[float]:
-    """Return the mean share that was wanted of each source in a group of columns."""
+    """Return the mean target share of each source in a group of columns."""
     found = []
     for column in (trace.columns[place] for place in group):
         position = trace.position_of(column.epoch, column.step)

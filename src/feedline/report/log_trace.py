@@ -1,4 +1,4 @@
-"""The trace of a training's logs: what its ranks really got."""
+"""The trace of a training's logs: what its ranks received."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def trace_of_runs(
     num_positions: int,
     progress: Callable[[int], object] = lambda _: None,
 ) -> Trace:
-    """Return what the ranks of all runs got, in the order in which the runs began.
+    """Return what the ranks of all runs received, in the order in which the runs began.
 
     The logs are read once for each epoch.
 
@@ -38,7 +38,7 @@ def trace_of_runs(
         runs: The runs, of which each has batches, and some have any that count.
         sources: The samples.
         num_positions: The length of an epoch.
-        progress: Is told the number of batches that were read since it was told last.
+        progress: Called with the number of batches read since the last call.
     """
     steps = [_steps_of(run) for run in runs]
     shares = share_columns([len(listed) for listed in steps])
@@ -141,7 +141,7 @@ def _stretch_of(run: Run) -> Stretch:
 def _steps_of(run: Run) -> Numbers:
     """Return step and epoch of everything that some rank of a run did, in the order of the steps.
 
-    A step may reach over the end of an epoch. It belongs to the one that it begins in.
+    A step may cross the end of an epoch. It belongs to the epoch in which it begins.
     """
     found = np.empty((0, 2), dtype=np.int64)
     for part in run.ranks.values():

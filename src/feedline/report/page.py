@@ -1,6 +1,6 @@
-"""A report as one HTML file: style, script and data in it, and nothing from elsewhere.
+"""A report as one self-contained HTML file, with style, script and data.
 
-The file is written whole or not at all, and never over something else.
+The file is written atomically, and replaces only an older report.
 """
 
 from __future__ import annotations
@@ -34,13 +34,14 @@ def render(report: Report) -> str:
     parts = "\n".join(_read(name) for name in _SCRIPTS)
     script = f'"use strict";\n(() => {{\n{parts}}})();\n'
     style = _read("style.css")
-    # A browser runs this script alone, whatever names stand in the data, and fetches nothing.
+    # A browser runs only this script, even if names in the data contain others, and fetches
+    # nothing.
     policy = (
         f"default-src 'none'; img-src data:; script-src {_digest(script)}; "
         f"style-src {_digest(style)}; base-uri 'none'; form-action 'none'"
     )
     data = json.dumps(report.to_dict(), separators=(",", ":"), allow_nan=False)
-    # Inside of a script element only its end tag matters, and this hides it.
+    # Inside a script element only its end tag matters, and this hides it.
     data = data.replace("<", "\\u003c")
     return Template(_read("page.html")).substitute(
         version=html.escape(version("feedline")),
@@ -63,7 +64,7 @@ def _digest(text: str) -> str:
 
 
 def write_report(report: Report, path: str | os.PathLike[str]) -> Path:
-    """Write the report as one HTML file, and return where it is.
+    """Write the report as one HTML file, and return its path.
 
     An older report is replaced; any other file is not.
 
@@ -91,9 +92,9 @@ def check_target(target: Path) -> None:
     try:
         if target.is_dir():
             raise InvalidValueError(
-                f"output={target} must be a file and is a folder; name an .html file"
+                f"output={target} must be a file but is a folder; use an .html file"
             )
-        # A pipe or a device would let us wait for ever.
+        # Opening a pipe or a device could wait forever.
         if target.exists() and not (target.is_file() and _MARK in _start_of(target)):
             raise InvalidValueError(
                 f"output={target} must be new, or a report; choose another file, or remove this one"

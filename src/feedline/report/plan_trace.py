@@ -29,7 +29,8 @@ _MANY_RANKS = 64
 
 
 def trace_of_config(config: RunConfig, epoch: int, sizes: Sequence[int] | None) -> Trace:
-    """Return what a run would consume in an epoch; with `sizes`, on these ranks in turn."""
+    """Return what a run would consume in an epoch; with `sizes`, on these numbers of ranks in
+    turn."""
     if sizes is None:
         named = {"the epoch": stretches_of(config, [config.ranks], epoch)[0]}
     else:

@@ -35,17 +35,20 @@ def streams_of_trace(trace: Trace, epoch: int, batch_size: int) -> Iterator[Stre
 
 
 def quality_panel(streams: Sequence[Stream], *, has_windows: bool = True) -> Panel | None:
-    """Return the measures and pictures of the shuffle, or None if there are too few samples."""
+    """Return the measures and charts of the shuffle, or None if there are too few samples."""
     measures = [measure for stream in streams for measure in measures_of(stream)]
     if not measures:
         return None
-    verdict = "All measures are as chance gives them."
+    verdict = "All measures are within the tolerance of a random order."
     if not all(measure.is_good for measure in measures):
-        verdict = "Some measures are further off than chance explains."
+        verdict = "Some measures are outside the tolerance of a random order."
         if any(m.name == "position correlation" and m.value > _IN_ORDER for m in measures):
             verdict += " The data comes in order; it is not shuffled."
         elif has_windows:
-            verdict += " Windows of chunks are off by design: they trade some of it for few reads."
+            verdict += (
+                " Windows of chunks are outside it by design: they trade some shuffling for few "
+                "reads."
+            )
     shown = streams[:_MOST_STREAMS]
     charts: list[Chart] = [_displacements(shown), _scatter(shown), _measured(measures)]
     return Panel("quality", "Quality of the shuffle", verdict, charts)
@@ -54,8 +57,8 @@ def quality_panel(streams: Sequence[Stream], *, has_windows: bool = True) -> Pan
 def _measured(measures: Sequence[Measure]) -> Measures:
     streams = {measure.stream for measure in measures}
     return Measures(
-        title="Beside a perfect shuffle",
-        note="The band is what chance allows, four standard deviations to each side.",
+        title="Compared with a perfect shuffle",
+        note="The band is the tolerance: four standard deviations on each side.",
         names=[m.name if len(streams) == 1 else f"{m.stream}: {m.name}" for m in measures],
         values=[measure.value for measure in measures],
         expected=[measure.expected for measure in measures],
@@ -64,7 +67,7 @@ def _measured(measures: Sequence[Measure]) -> Measures:
 
 
 def _displacements(streams: Sequence[Stream]) -> Lines:
-    """Return how far samples are moved, as shares of the epoch, beside what chance gives."""
+    """Return how far samples are moved, as shares of the epoch, compared with a random order."""
     edges = np.linspace(0, 1, _NUM_BINS + 1)
     series = []
     for stream in streams:
@@ -96,7 +99,7 @@ def _scatter(streams: Sequence[Stream]) -> Scatter:
         points.append(np.stack([places, indices[chosen] / stream.size], axis=1).tolist())
     return Scatter(
         title="Where samples go",
-        note="Lines or bands would show an order that is left over.",
+        note="Lines or bands show that some of the original order is left.",
         x_label="position in the epoch",
         y_label="index in the source",
         names=[stream.name for stream in streams],

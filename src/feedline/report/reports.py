@@ -1,4 +1,4 @@
-"""The reports: of a plan, of a plan that is resized on the way, and of what runs really did."""
+"""The reports: of a plan, of a plan with resizes, and of the logs of runs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ from feedline.runs.plan_report import PlanReport, report_plan
 from feedline.runs.run_config import RunConfig
 from feedline.runs.run_config_data import SourceInfo
 from feedline.runs.shuffle_quality import streams_of
-from feedline.runs.words import in_turn, num_ranks, seconds_of, several, shortened
+from feedline.runs.words import in_turn, num_ranks, seconds_of, shortened
+from feedline.words import several
 
 _MOST_WEIGHT = 1e100
 
@@ -41,26 +42,26 @@ def report_config(
     resize: Sequence[int] | None = None,
     title: str = "A run, before it runs",
 ) -> Report:
-    """Return the report of one epoch of a plan; nothing is read, and its size does not matter.
+    """Return the report of one epoch of a plan; no data is read.
 
     Args:
         config: The run.
         epoch: Its epoch.
-        resize: Numbers of ranks that the epoch is consumed on in turn, as after resumes.
+        resize: Numbers of ranks on which the epoch is consumed in turn.
         title: The headline.
 
     Examples:
         >>> config = RunConfig.from_dict({"batch_size": 8, "data": {"samples": 1000}})
         >>> report = report_config(config, resize=[4, 3, 5])
         >>> report.origin, report.verdict.text
-        ('simulation', 'Nothing is lost and nothing is repeated over 2 resizes.')
+        ('simulation', 'No sample is lost or repeated over 2 resizes.')
     """
     counts = report_plan(config, epoch)
     run = None if resize is None else dry_run(config, resize, epoch)
     trace = trace_of_config(config, epoch, resize)
     target = None if config.mixture is None else target_of_mixture(config.mixture)
     draws = [line.num_draws for line in counts.sources]
-    throughout = "" if run is None else f"As they would be on {num_ranks(counts.ranks)} throughout."
+    throughout = "" if run is None else f"Without resizes, on {num_ranks(counts.ranks)}."
     last = counts if run is None else run.coverage
     panels = [
         map_panel(trace, [line.name for line in counts.buckets], config.chunks),
@@ -88,10 +89,10 @@ def _verdict_of_plan(counts: PlanReport, run: DryRun | None) -> Verdict:
     found = run.coverage
     num_resizes = len(run.parts) - 1
     if found.num_missing or found.num_repeated:
-        text = f"{found.num_missing:,} samples are missing and {found.num_repeated:,} repeated."
+        text = f"{several(found.num_missing, 'sample')} missing, {found.num_repeated:,} repeated."
         return Verdict(False, text)
     resizes = several(num_resizes, "resize")
-    return Verdict(True, f"Nothing is lost and nothing is repeated over {resizes}.")
+    return Verdict(True, f"No sample is lost or repeated over {resizes}.")
 
 
 def _facts_of_plan(counts: PlanReport, run: DryRun | None, *, is_budget: bool) -> list[Fact]:
@@ -101,14 +102,14 @@ def _facts_of_plan(counts: PlanReport, run: DryRun | None, *, is_budget: bool) -
     facts = [
         Fact("samples", counts.num_samples),
         Fact("ranks", ranks),
-        Fact("tokens of a batch" if is_budget else "batch size", counts.batch_size),
+        Fact("tokens per batch" if is_budget else "batch size", counts.batch_size),
         Fact("tail", counts.tail),
     ]
     if run is None:
         facts += [
-            Fact("batches of a rank", counts.num_batches),
-            Fact("steps of the epoch", counts.num_steps),
-            Fact("epochs", counts.epochs, note=f"{counts.num_steps_of_run:,} steps"),
+            Fact("batches per rank", counts.num_batches),
+            Fact("steps in the epoch", counts.num_steps),
+            Fact("epochs", counts.epochs, note=several(counts.num_steps_of_run, "step")),
         ]
     if counts.num_chunks is not None:
         note = f"{counts.preload} in a window" if counts.preload else ""
@@ -128,15 +129,14 @@ def report_logs(
 
     Args:
         paths: The logs, or folders of logs.
-        config: The run's config, which says what was planned. It is needed where samples may come
-            more than once in an epoch.
-        num_samples: The number of samples, if the logs do not say it and there is no config.
+        config: The run's config. It is required if samples may come more than once in an epoch.
+        num_samples: The number of samples, if the logs do not contain it and there is no config.
         title: The headline.
-        progress: Is told how many batches have been read, and of how many.
+        progress: Called with the number of batches read, and their total.
     """
     if config is not None and num_samples is not None:
         raise InvalidValueError(
-            f"num_samples={num_samples} must be left out beside a config, which says it"
+            f"num_samples={num_samples} cannot be used with a config, which contains it; omit it"
         )
     logs = find_logs(paths)
     if config is None:
@@ -185,7 +185,7 @@ def report_logs(
 def _sources_of(
     runs: list[Run], config: RunConfig | None, num_samples: int | None
 ) -> list[SourceInfo]:
-    """Return the sources as a mixture in the config has them, or else as the logs say."""
+    """Return the sources of a mixture in the config, or else those in the logs."""
     if config is not None and config.mixture is not None:
         return [source._replace(name=shortened(source.name)) for source in config.sources]
     known = num_samples if config is None else config.plan.num_indices
@@ -213,7 +213,7 @@ def _epochs(result: AuditResult) -> str:
     count = len(result.epochs)
     if count == 1:
         return "an epoch" if result.is_finished else "an epoch that has not ended"
-    whole = f"{count:,} epochs"
+    whole = f"{several(count, 'epoch')}"
     return whole if result.is_finished else f"{whole}, the last of which has not ended"
 
 
@@ -229,8 +229,8 @@ def _facts_of_logs(result: AuditResult, runs: list[Run]) -> list[Fact]:
         Fact("ranks", in_turn([run.world_size for run in runs])),
         Fact("epochs", len(result.epochs)),
         Fact("samples that count", num_counted, note=padding),
-        Fact("thrown away", num_received - num_counted, note="done again by the next run"),
-        Fact("waited for data", wait, note="all ranks together"),
+        Fact("discarded", num_received - num_counted, note="repeated by the next run"),
+        Fact("spent waiting for data", wait, note="all ranks together"),
     ]
 
 

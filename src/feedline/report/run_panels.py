@@ -16,20 +16,24 @@ from feedline.runs.audit_runs import Run
 from feedline.runs.dry_run import DryRun
 from feedline.runs.log_records import LoggedEvent
 from feedline.runs.plan_report import spread
-from feedline.runs.words import num_ranks, seconds_of, several, shortened
+from feedline.runs.words import num_ranks, seconds_of, shortened
+from feedline.words import several
 
 _MOST_ROWS, _MOST_SPANS, _MOST_MARKS, _MOST_FIELDS, _MOST_WAITS = 200, 40, 1000, 20, 200
 _SHOWN = ("start", "resume", "checkpoint", "stop")
 
 
 def runs_panel(runs: Sequence[Run], trace: Trace) -> Panel:
-    """Return when runs began, were saved and ended, and what of them does not count."""
+    """Return the panel of starts, checkpoints and ends of runs, and steps that do not count."""
     shown = spread(0, len(runs), _MOST_SPANS)
     num_marks = _MOST_MARKS // len(shown)
     timeline = Timeline(
         title="Runs",
-        note="Triangles are starts, checkpoints and ends. Faded steps do not count: the next "
-        "run did them again." + _some_of(len(runs)),
+        note=(
+            "Triangles are starts, checkpoints and ends. Faded steps do not count: the next run "
+            "repeated them."
+        )
+        + _some_of(len(runs)),
         x_label="step",
         spans=[
             _span(trace.stretches[n], _note_on(runs[n]), _marks(runs[n], num_marks)) for n in shown
@@ -51,7 +55,7 @@ def runs_panel(runs: Sequence[Run], trace: Trace) -> Panel:
 
 
 def parts_panel(run: DryRun, trace: Trace) -> Panel:
-    """Return the parts of an epoch that is resized on the way."""
+    """Return the parts of an epoch with resizes."""
     stretches = [trace.stretches[n] for n in spread(0, len(trace.stretches), _MOST_SPANS)]
     timeline = Timeline(
         title="Parts of the epoch",
@@ -66,7 +70,14 @@ def parts_panel(run: DryRun, trace: Trace) -> Panel:
     table = Table(
         title="Parts",
         note=_first_of(len(run.parts)),
-        header=("part", "ranks", "batches of a rank", "consumed", "padded", "difference of ranks"),
+        header=(
+            "part",
+            "ranks",
+            "batches per rank",
+            "consumed",
+            "padded",
+            ("difference between ranks"),
+        ),
         rows=rows,
     )
     text = "Each part resumes from the cursor of the one before, on another number of ranks."
@@ -90,7 +101,7 @@ def _span(stretch: Stretch, note: str, marks: Sequence[Mark] = ()) -> Span:
 
 def _note_on(run: Run) -> str:
     has_stopped = any(part.has_stopped for part in run.ranks.values())
-    return num_ranks(run.world_size) + ("" if has_stopped else ", did not stop by itself")
+    return num_ranks(run.world_size) + ("" if has_stopped else ", killed or crashed")
 
 
 def _marks(run: Run, most: int) -> list[Mark]:
@@ -103,7 +114,7 @@ def _marks(run: Run, most: int) -> list[Mark]:
 
 
 def _described(run: Run, event: LoggedEvent) -> tuple[str, str, str, object, str]:
-    """Return the row of an event: its time, its run, its name, its step, and what else it says."""
+    """Return the row of an event: its time, run, name, step and other fields."""
     step = event.fields.get("step")
     more = [
         f"{name:.80} {_shown(value)}"
@@ -133,7 +144,7 @@ def _shown(value: object) -> str:
 
 
 def audit_panel(result: AuditResult) -> Panel:
-    """Return what the audit found, epoch by epoch."""
+    """Return the result of the audit, epoch by epoch."""
     header = ("epoch", "expected", "once", "to come", "dropped", "padded", "lost", "repeated")
     # Of very many epochs, those with faults.
     listed = sorted(result.epochs, key=lambda epoch: epoch.ok)[:_MOST_ROWS]
@@ -147,7 +158,7 @@ def audit_panel(result: AuditResult) -> Panel:
     num_epochs = len(result.epochs)
     note = ""
     if num_epochs > _MOST_ROWS:
-        note = f"Faults before others; {_MOST_ROWS} of {num_epochs:,} are shown."
+        note = f"Epochs with faults come first; {_MOST_ROWS} of {num_epochs:,} are shown."
     charts: list[Chart] = [Table(title="Epochs", note=note, header=(*header, "state"), rows=rows)]
     found = [
         (epoch.epoch, what, index)
@@ -168,7 +179,7 @@ def audit_panel(result: AuditResult) -> Panel:
 
 
 def wait_panel(runs: Sequence[Run]) -> Panel | None:
-    """Return how long ranks waited for data, or None if no wait is known."""
+    """Return how long ranks waited for data, or None if unknown."""
     rows = counted_rows(runs)
     rows = rows[np.isfinite(rows["wait"])]
     if not len(rows):
@@ -193,6 +204,6 @@ def wait_panel(runs: Sequence[Run]) -> Panel | None:
         format="seconds",
     )
     total, batches = float(rows["wait"].sum()), several(len(rows), "batch", "batches")
-    text = f"Ranks waited {seconds_of(total)} altogether, "
+    text = f"Ranks waited {seconds_of(total)} in total, "
     text += f"{seconds_of(total / len(rows))} for each of {batches} on average."
     return Panel("waits", "Waiting for data", text, [chart])

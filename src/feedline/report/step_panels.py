@@ -1,4 +1,4 @@
-"""The panels about steps: who reads what when, buckets and batch sizes, and the tail."""
+"""The panels about steps: the map of ranks and steps, buckets and batch sizes, and the tail."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ from feedline.plan import Chunking
 from feedline.report.charts import Bars, Chart, Layer, Lines, Map, Mark, Panel, Series, Table
 from feedline.report.trace import Cell, Trace
 from feedline.runs.plan_report import BucketLine
-from feedline.runs.words import num_ranks, several, shortened
+from feedline.runs.words import num_ranks, shortened
+from feedline.words import several
 
 _MOST_SHARES, _MOST_BUCKETS = 4, 16
 _TAILS = {
-    "drop": "What does not fill a batch on every rank is left out.",
-    "pad": "The last batches are filled up with samples that were consumed already, and marked.",
+    "drop": "Samples that do not fill a batch on every rank are dropped.",
+    "pad": "The last batches are padded with samples that were already consumed, and marked.",
     "even": "Every sample comes once; the last batch is split as evenly as possible.",
-    "exact": "Everything fills up, or the plan would have been refused.",
+    "exact": "Every batch is full, or the plan would be refused.",
 }
 
 
 def map_panel(trace: Trace, buckets: Sequence[str] = (), chunks: Chunking | None = None) -> Panel:
-    """Return the map. Buckets and chunks are colours where there are any."""
+    """Return the map of ranks and steps, coloured by bucket or chunk."""
     text = "Each cell is one step of one rank; hover for its numbers. "
     if trace.is_whole:
         text += "All steps of all ranks are shown."
@@ -33,7 +34,7 @@ def map_panel(trace: Trace, buckets: Sequence[str] = (), chunks: Chunking | None
         text += f"{shown} and {num_ranks(len(trace.ranks))} are shown, spread evenly over all."
     is_faded = [not trace.is_counted(column) for column in trace.columns]
     if any(is_faded):
-        text += " Faded steps do not count: the next run did them again."
+        text += " Faded steps do not count: the next run repeated them."
     chart = Map(
         title="Ranks and steps",
         column_label="step",
@@ -44,7 +45,7 @@ def map_panel(trace: Trace, buckets: Sequence[str] = (), chunks: Chunking | None
         is_faded=is_faded if any(is_faded) else (),
         groups=list(_groups(trace)),
     )
-    return Panel("map", "Who reads what when", text, [chart])
+    return Panel("map", "What each rank reads at each step", text, [chart])
 
 
 def _groups(trace: Trace) -> Iterator[Mark]:
@@ -115,7 +116,7 @@ def _share(trace: Trace, number: int, cell: Cell) -> float | None:
 
 
 def batch_panel(trace: Trace, buckets: Sequence[BucketLine] = (), note: str = "") -> Panel:
-    """Return the buckets, with a note on their counts, and how large batches are over the steps."""
+    """Return the buckets, with a note on their counts, and the batch sizes over the steps."""
     charts: list[Chart] = [_sizes(trace)]
     if buckets:
         charts = [*_bucket_charts(buckets, note), *charts]
@@ -134,7 +135,7 @@ def _bucket_charts(buckets: Sequence[BucketLine], note: str) -> list[Chart]:
         rows=[(shortened(line.name), *dataclasses.astuple(line)[1:]) for line in listed],
     )
     bars = Bars(
-        title="Batches of a rank in each bucket",
+        title="Batches per rank in each bucket",
         note=note,
         names=[shortened(line.name) for line in listed],
         series=[Series("batches", [line.num_batches for line in listed])],
@@ -143,7 +144,7 @@ def _bucket_charts(buckets: Sequence[BucketLine], note: str) -> list[Chart]:
 
 
 def _sizes(trace: Trace) -> Lines:
-    """Return the mean number of samples of a batch, on the ranks with the most and the fewest."""
+    """Return the mean number of samples in a batch, on the ranks with the most and the fewest."""
     fewest: list[float | None] = []
     most: list[float | None] = []
     counted = trace.counted
@@ -154,7 +155,7 @@ def _sizes(trace: Trace) -> Lines:
         most.append(max(sizes, default=None))
     return Lines(
         title="Samples in a batch",
-        note="The mean of a step. Padding counts, because it is computed too.",
+        note="The mean of a step, including padding.",
         x_label="step",
         y_label="samples",
         x=[trace.columns[place].step for place in counted],
@@ -166,13 +167,13 @@ def _sizes(trace: Trace) -> Lines:
 
 
 def tail_panel(trace: Trace, tail: str, num_dropped: int, num_padded: int) -> Panel:
-    """Return what happens at the end of an epoch."""
+    """Return the panel of the tail of an epoch."""
     last = trace.counted[-1] if trace.counted else len(trace.columns) - 1
     shown = trace.cells_in(last)
     title = f"Samples of each rank in step {trace.columns[last].step}, the last one"
     if any(cell.num_real is None for cell in shown.values()):
         num_batches = max(cell.num_batches for cell in shown.values())
-        title += f": its first {num_batches:,} batches"
+        title += f": its first {several(num_batches, 'batch', 'batches')}"
     num_alive = trace.stretches[trace.columns[last].stretch].world_size
     bars = Bars(
         title=title,
@@ -184,6 +185,6 @@ def tail_panel(trace: Trace, tail: str, num_dropped: int, num_padded: int) -> Pa
         ],
     )
     text = (
-        f"{_TAILS.get(tail, '')} {num_dropped:,} samples are dropped and {num_padded:,} are padded."
+        f"{_TAILS.get(tail, '')} {several(num_dropped, 'sample')} dropped, {num_padded:,} padded."
     )
     return Panel("tail", "Tail and padding", text.strip(), [bars])

@@ -1,7 +1,7 @@
-"""Who got what when: some of the ranks in some of the steps, of a plan or of a run's logs.
+"""What ranks got at which step: some ranks and some steps, of a plan or of a run's logs.
 
-A trace has at most a few thousand cells, however long the run is. So everything that a report draws
-takes the same time for a thousand samples and for a trillion.
+A trace has at most a few thousand cells for any length of run. So a report takes the same time for
+a thousand samples and for a trillion.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MOST_ROWS = 48
 
 
 class Stretch(NamedTuple):
-    """Steps `[first, end)` on one number of ranks. Those from `counted_end` on were thrown away,
+    """Steps `[first, end)` on one number of ranks. Those from `counted_end` on were discarded,
     because the run resumed from a checkpoint before them."""
 
     name: str
@@ -44,8 +44,8 @@ class Column(NamedTuple):
 class Cell(NamedTuple):
     """What one rank got in one step: real samples, in the order in which they came.
 
-    Of a very large step `ids` has the first ones only; `num_real` is None where the others were not
-    even counted, and then `num_padded` and `num_batches` are of those that were.
+    For a very large step `ids` has only the first samples; `num_real` is None if the others were
+    not counted, and then `num_padded` and `num_batches` cover only the first.
     """
 
     ids: Ids
@@ -67,8 +67,8 @@ class Cell(NamedTuple):
 
 
 class Covered(NamedTuple):
-    """How many positions of an epoch are consumed before a step, and how many different samples
-    that were, where it is known."""
+    """The number of positions of an epoch consumed before a step, and the number of different
+    samples among them, if known."""
 
     epoch: int
     step: int
@@ -78,10 +78,10 @@ class Covered(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Trace:
-    """The cells of a run that were looked at, by column and rank.
+    """The sampled cells of a run, by column and rank.
 
-    `num_positions` is the length of an epoch. `is_whole` says that no step and no rank was left
-    out. Of very many epochs, `coverage` has some.
+    `num_positions` is the length of an epoch. `is_whole` is true if all steps and ranks are
+    included. With very many epochs, `coverage` has some of them.
     """
 
     sources: tuple[SourceInfo, ...]
@@ -132,7 +132,7 @@ class Trace:
         return np.array([source.first_index for source in self.sources], dtype=np.int64)
 
     def known(self, ids: Ids) -> Ids:
-        """Return those that are samples of the data."""
+        """Return the ids that are samples of the data."""
         return ids[(ids >= 0) & (ids < self.num_samples)]
 
     def sources_of(self, ids: Ids) -> Ids:
@@ -152,7 +152,7 @@ class Trace:
         return counts
 
     def position_of(self, epoch: int, step: int) -> int:
-        """Return how many positions of an epoch are consumed before a step, about."""
+        """Return about how many positions of an epoch are consumed before a step."""
         own = [point for point in self.coverage if point.epoch == epoch]
         steps, counts = [point.step for point in own], [point.num_consumed for point in own]
         return int(np.interp(step, steps, counts)) if own else 0
@@ -170,7 +170,7 @@ def spread_ranks(world_sizes: Iterable[int], most: int = MOST_ROWS) -> list[int]
 def share_columns(lengths: Sequence[int], most: int = MOST_COLUMNS) -> list[int]:
     """Return how many columns each stretch gets: in proportion, and at least two.
 
-    Of very many stretches some get none, for a page could not show them.
+    With very many stretches some get none, because a page could not show them.
     """
     total = max(1, sum(lengths))
     seen = set(spread(0, len(lengths), most // 2))

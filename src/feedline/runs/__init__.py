@@ -1,4 +1,4 @@
-"""Runs as a whole: what one will consume, by its config, and what it did consume, by its logs."""
+"""Whole runs: what a config will consume, and what the logs say was consumed."""
 
 from feedline.runs.audit import audit_logs
 from feedline.runs.audit_result import AuditResult, EpochAudit, RunAudit, SourceAudit

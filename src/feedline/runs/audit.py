@@ -24,6 +24,7 @@ from feedline.runs.consumption_log import read_log_header
 from feedline.runs.log_records import is_log
 from feedline.runs.run_config import RunConfig
 from feedline.runs.run_config_data import SourceInfo, sources_from
+from feedline.words import several
 
 _MOST_LISTED = 20
 _MOST_SAMPLES = 2**48
@@ -37,16 +38,16 @@ def audit_logs(
     num_samples: int | None = None,
     plan: Plan | None = None,
 ) -> AuditResult:
-    """Compare what all ranks of all runs of one training logged with what they should have got.
+    """Compare the logs of all ranks of all runs of one training with their plan.
 
-    A run counts up to the checkpoint that the next one loaded. Memory does not grow with the logs,
-    beside a few numbers for each batch: 8 bytes for each sample of the data.
+    A run counts up to the checkpoint that the next one loaded. Memory: 8 bytes for each sample of
+    the data, and a few numbers for each batch.
 
     Args:
         paths: The logs, or folders of logs.
-        num_samples: The number of samples, if the logs do not say it.
-        plan: The plan of the run, where samples may come more than once in an epoch, as in a
-            mixture. Without it, each should come once, less what the tail policy drops.
+        num_samples: The number of samples, if the logs do not contain it.
+        plan: The plan of the run, if samples may come more than once in an epoch, as in a mixture.
+            Without it, each sample must come once, except those that the tail policy drops.
 
     Examples:
         >>> import tempfile
@@ -71,8 +72,8 @@ def audit_logs(
     epochs = np.unique(np.concatenate(tables)).tolist()
     if not epochs:
         raise InvalidValueError(
-            f"{len(found)} logs hold 0 batches that count but must hold at least 1; give the logs "
-            "of all runs"
+            f"found 0 batches that count in {several(len(found), 'log')} but need at least 1; pass "
+            "the logs of all runs"
         )
     return AuditResult(
         num_logs=len(found),
@@ -85,7 +86,7 @@ def audit_logs(
 
 
 def audit_config(paths: Iterable[str | os.PathLike[str]], config: RunConfig) -> AuditResult:
-    """Audit logs against the plan of a config, or raise if it is the config of another training."""
+    """Audit logs against the plan of a config, or raise if the config is for another training."""
     found = find_logs(paths)
     mine = [source.num_samples for source in config.sources]
     for path in found:
@@ -97,19 +98,19 @@ def audit_config(paths: Iterable[str | os.PathLike[str]], config: RunConfig) -> 
             is_same = sum(mine) == sum(size for size in others if isinstance(size, int))
         if others != [None] and not is_same:
             raise InvalidValueError(
-                f"the config's data has {_added(mine)} samples but must have {_added(others)}, as "
-                f"{path} says; give the config of this training"
+                f"the config's data has {_added(mine)} samples but must have "
+                f"{_added(others)}, as in {path}; pass the config of this training"
             )
         if not config.plan.has_equal_batches and "batch_size" not in info:
             raise InvalidValueError(
-                f"{path}: its info has no batch_size, and batches of several sizes do not say it; "
-                "write it into the info of each log"
+                f"{path}: its info has no batch_size, and its batches have several sizes; add "
+                "batch_size to the info of each log"
             )
     try:
         return audit_logs(found, plan=config.plan)
     except (CursorError, EmptyEpochError, TailError) as error:
         raise InvalidValueError(
-            f"the config's plan does not fit the logs ({error}); give the config of this training"
+            f"the config's plan does not fit the logs ({error}); pass the config of this training"
         ) from None
 
 
@@ -118,7 +119,7 @@ def _added(sizes: Sequence[object]) -> str:
 
 
 def find_logs(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
-    """Return the logs among files and in folders; in folders, other files are passed over."""
+    """Return the logs among files and in folders; in folders, other files are ignored."""
     found: list[Path] = []
     for path in map(Path, paths):
         if not path.is_dir():
@@ -126,7 +127,7 @@ def find_logs(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
             continue
         inside = [file for file in sorted(path.rglob("*")) if file.is_file() and is_log(file)]
         if not inside:
-            raise MissingDataError(f"{path}: holds no log; give the folder that runs log to")
+            raise MissingDataError(f"{path}: contains no log; pass the folder of log=")
         found += inside
     if not found:
         raise InvalidValueError("paths=[] must name at least one log")
@@ -134,9 +135,9 @@ def find_logs(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
 
 
 def data_of(runs: Sequence[Run], num_samples: int | None) -> tuple[SourceInfo, ...]:
-    """Return the sources of the data as the logs say, or raise if they do not say the same.
+    """Return the sources of the data from the logs, or raise if the logs disagree.
 
-    A number of samples that is given counts for more than what they say.
+    A given number of samples overrides the logs.
     """
     known: dict[Path, list[tuple[str, int]]] = {}
     for part in (part for run in runs for part in run.ranks.values()):
@@ -157,13 +158,13 @@ def data_of(runs: Sequence[Run], num_samples: int | None) -> tuple[SourceInfo, .
             return sources_from([("", num_samples)])
     if first is None:
         raise InvalidValueError(
-            "num_samples is required, because the logs do not say it; or write it into the info "
-            "of each log"
+            "num_samples is required, because the logs do not contain it; pass it, or add it to "
+            "the info of each log"
         )
     if odd:
         raise InvalidValueError(
             f"{odd[0]}: its data is {dict(known[odd[0]])} but must be {dict(first)}, as in the "
-            "other logs; audit each training on its own"
+            "other logs; audit each training separately"
         )
     return sources_from(first)
 
@@ -220,7 +221,7 @@ def _audit_epoch(
     dropped = 0
     if is_finished and plan is None:
         allowed = _num_dropped(runs, epoch, whole.num_expected)
-        # More than the policy leaves out cannot be told apart: then all of them are listed.
+        # If more are missing than the policy drops, they cannot be told apart: then all are listed.
         dropped = whole.num_missing if whole.num_missing <= allowed else 0
     is_lost = is_finished and whole.num_missing > dropped
     return EpochAudit(
@@ -259,9 +260,9 @@ def _first(marks: NDArray[np.bool_]) -> tuple[int, ...]:
 
 
 def _num_dropped(runs: Sequence[Run], epoch: int, num_positions: int) -> int:
-    """Return how many samples the tail policy leaves out at the end of an epoch, as logs tell.
+    """Return the number of samples that the tail policy drops at the end of an epoch.
 
-    Else the first runs consumed whole batches. What they left is dealt to the ranks of the last.
+    The first runs consumed whole batches. What they left is dealt to the ranks of the last run.
     """
     ended = [part for run in runs for part in run.ends_of(epoch)]
     told = [part.dropped[epoch] for part in ended if epoch in part.dropped]
@@ -280,7 +281,7 @@ def _num_dropped(runs: Sequence[Run], epoch: int, num_positions: int) -> int:
 
 
 def _planned_counts(plan: Plan, runs: Sequence[Run], epoch: int) -> Counts:
-    """Return how often a plan lets each sample be received, with the resizes that there were."""
+    """Return how often each sample is planned, with the actual resizes."""
     past = []
     for run in runs:
         if count := run.num_batches(epoch):

@@ -1,4 +1,4 @@
-"""What an audit finds: about each run, each epoch and each source."""
+"""The results of an audit, for each run, epoch and source."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class EpochAudit:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing was lost, repeated or made up."""
+        """Whether no sample was lost, repeated or unknown."""
         return not (self.num_lost or self.num_repeated or self.num_unknown)
 
 
@@ -108,7 +108,7 @@ class RunAudit:
 
     @property
     def ok(self) -> bool:
-        """Whether all ranks are there, and did the same in every step."""
+        """Whether the logs of all ranks exist, and agree in every step."""
         return not self.missing_ranks and self.parted_step is None
 
 
@@ -133,10 +133,10 @@ class AuditResult:
 
     @property
     def ok(self) -> bool:
-        """Whether all is as it should be."""
+        """Whether the audit passes."""
         return all(run.ok for run in self.runs) and all(epoch.ok for epoch in self.epochs)
 
     @property
     def is_finished(self) -> bool:
-        """Whether the last epoch that was begun has ended."""
+        """Whether the last epoch has ended."""
         return all(epoch.is_finished for epoch in self.epochs)

@@ -1,4 +1,4 @@
-"""The runs of a training, put together from the logs of their ranks."""
+"""The runs of a training, assembled from the logs of their ranks."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ Table = NDArray[np.void]
 class RankPart:
     """What one rank logged in one run, up to byte `end` of its file.
 
-    `has_clock` is whether a clock numbered the steps, or None if the log does not say it. If it
-    does, `place` is where the loader was, which it advances by `places_per_batch`.
+    `has_clock` is whether a `StepScheduler` numbered the steps, or None if the log does not contain
+    it. `place` is the position of the loader; each batch advances it by `places_per_batch`.
     """
 
     path: Path
@@ -57,18 +57,18 @@ class RankPart:
     def table(self) -> Table:
         """One row for each batch: epoch, step, batch, num_ids, num_real and wait.
 
-        It is asked for when all batches are noted.
+        Use it after the last batch.
         """
         return np.frombuffer(self.rows, dtype=_ROWS)
 
     def add(self, end: int, batch: LoggedBatch) -> None:
-        """Take note of the next batch, which ends at `end` in the file."""
+        """Add the next batch, which ends at `end` in the file."""
         sizes = len(batch.ids), len(batch.real_ids)
         self.rows += _ROW.pack(batch.epoch, batch.step, batch.batch, *sizes, batch.wait)
         self.spans.setdefault(batch.epoch, [self.end, end])[1] = end
 
     def tell(self, event: LoggedEvent) -> None:
-        """Take note of an event."""
+        """Add an event."""
         fields = event.fields
         self.events.append(event)
         if event.name in ("start", "resume"):
@@ -98,7 +98,7 @@ class RankPart:
                     yield entry
 
     def renumber(self) -> None:
-        """Number the steps by the places of the loader, as a loader without a clock does."""
+        """Number the steps by the positions of the loader, for a loader without a scheduler."""
         self.is_renumbered = True
         self.table = self.table.copy()
         self.table["step"] = self._place_of(self.table["epoch"], self.table["batch"])
@@ -141,12 +141,12 @@ class Run:
 
     @property
     def info(self) -> Mapping[str, Any]:
-        """What the run says about its data."""
+        """The run's info about its data."""
         return next(iter(self.ranks.values())).header.info
 
     @property
     def batch_size(self) -> int:
-        """The number of samples of a batch: as the run says, or else the most it had."""
+        """The number of samples in a batch: from the info of the run, or else its largest batch."""
         told = self.info.get("batch_size")
         if told is not None:
             return check_integer("batch_size", told, 1)
@@ -154,13 +154,14 @@ class Run:
 
     @property
     def entry_size(self) -> int:
-        """How many samples are dealt to a rank together: a batch, unless the run says so."""
+        """The number of samples that are dealt to a rank together: a batch, unless the run's info
+        says otherwise."""
         told = self.info.get("entry_size")
         return self.batch_size if told is None else check_integer("entry_size", told, 1)
 
     @property
     def first_step(self) -> float:
-        """The step that it began with; infinite if it neither loaded nor did anything."""
+        """The step that it began with; infinite if it logged nothing."""
         steps = [part.resumed_at for part in self.ranks.values() if part.resumed_at is not None]
         if not steps:
             steps = [int(part.table["step"][0]) for part in self.ranks.values() if part.rows]
@@ -215,8 +216,8 @@ def _seconds(value: Any) -> float:
 def runs_of(paths: Iterable[Path]) -> list[Run]:
     """Return the runs in the order in which they began, each with the step up to which it counts.
 
-    A run that was resumed counts up to the checkpoint that was loaded: whatever it did afterwards
-    has left no trace in the model.
+    A run that was resumed counts up to the checkpoint that was loaded: later steps did not affect
+    the model.
     """
     runs: dict[tuple[str, int], Run] = {}
     for path in paths:
@@ -236,7 +237,7 @@ def runs_of(paths: Iterable[Path]) -> list[Run]:
 
 
 def parts_of(path: Path) -> Iterator[RankPart]:
-    """Yield what a log holds of each run; one that was appended to holds several."""
+    """Yield the part of each run in a log; a log that was appended to has several."""
     header = read_log_header(path)
     with path.open("rb") as file:
         part = RankPart(path, header, 0, len(file.readline()))
@@ -254,17 +255,17 @@ def parts_of(path: Path) -> Iterator[RankPart]:
 
 def _sort_in(part: RankPart, runs: dict[tuple[str, int], Run]) -> None:
     header = part.header
-    # Runs without a name are told apart by their folders.
+    # Runs without a name are distinguished by their folders.
     name = header.run or str(part.path.parent)
     run = runs.setdefault((name, part.number), Run(name, header.world_size, {}))
     other: Any = run.ranks.setdefault(header.rank, part)
     if other is not part:
         raise InvalidValueError(
             f"{part.path}: rank {header.rank} of run {name!r} is logged in {other.path} too; give "
-            "every run a name of its own"
+            "every run its own name"
         )
     if run.world_size != header.world_size:
         raise InvalidValueError(
             f"{part.path}: world_size={header.world_size} must be {run.world_size}, as in other "
-            f"logs of run {name!r}; give every run a name of its own"
+            f"logs of run {name!r}; give every run its own name"
         )

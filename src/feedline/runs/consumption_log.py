@@ -1,4 +1,4 @@
-"""A log of what one rank really received, cheap enough to write at every batch."""
+"""A log of what one rank received, cheap enough to write at every batch."""
 
 from __future__ import annotations
 
@@ -59,19 +59,19 @@ class LogFile(NamedTuple):
 class ConsumptionLog:
     """An append-only file of the samples that one rank received.
 
-    Every record is handed to the system at once, so that a process that is killed loses none. The
-    last one may be cut short when the whole machine fails; then it is left out, here and by
+    Every record is passed to the operating system at once, so a killed process loses none. If the
+    whole machine fails, the last record may be incomplete; then it is ignored, here and by
     `read_log`.
 
-    Events tell an audit how runs follow each other: `start`, `resume` with the `step` that comes
-    next after the loaded checkpoint, and `stop`. Others, such as `checkpoint`, are for readers.
+    Events show an audit how runs follow each other: `start`, `resume` with the next `step` after
+    the loaded checkpoint, and `stop`. Others, such as `checkpoint`, are for readers.
 
     Args:
-        path: The file; one that is there is gone on with, if it is of the same rank and run.
+        path: The file; an existing log of the same rank and run is appended to.
         rank: The rank of this process.
         world_size: The number of ranks.
-        run: A name for this run, the same on all of its ranks and for no other run.
-        info: What an audit should know: `num_samples`, or `sources`, the number of samples of each
+        run: A unique name for this run, the same on all of its ranks.
+        info: Facts for the audit: `num_samples`, or `sources`, the number of samples of each
             by name in the order of their indices; `tail` and `batch_size`. A report also shows the
             `weights` of the sources, by name.
 
@@ -104,7 +104,7 @@ class ConsumptionLog:
         try:
             if self.path.exists():
                 self._num_bytes = _check_same(self.path, self.header)
-                # What was cut short would hide all that is appended after it.
+                # An incomplete record would hide all that is appended after it.
                 os.truncate(self.path, self._num_bytes)
             else:
                 self._num_bytes = _create(self.path, self.header)
@@ -129,15 +129,15 @@ class ConsumptionLog:
         is_real: ArrayLike | None = None,
         wait: float = 0.0,
     ) -> None:
-        """Note a batch: its samples, which of them are no padding, and the seconds of waiting."""
+        """Record a batch: its samples, which of them are real, and the seconds of waiting."""
         self._append(encode_batch(epoch, step, batch, ids, is_real, wait))
 
     def event(self, name: str, /, **fields: Any) -> None:
-        """Note something that happened, with the time."""
+        """Record an event, with the time."""
         self._append(encode_event(name, {"time": time.time(), **fields}))
 
     def flush(self) -> None:
-        """Wait until everything is on disk, to outlive a failure of the machine."""
+        """Wait until everything is on disk, to survive a failure of the machine."""
         os.fsync(self._file.fileno())
 
     def close(self) -> None:
@@ -153,7 +153,8 @@ class ConsumptionLog:
     def _append(self, content: bytes) -> None:
         if len(content) > MAX_CONTENT:
             raise InvalidValueError(
-                f"a record of {len(content)} bytes must have at most {MAX_CONTENT}; split it"
+                f"{self.path}: a record of {len(content)} bytes must have at most {MAX_CONTENT}; "
+                "split it"
             )
         if self._file.closed:
             raise InvalidValueError(f"log={self.path} is closed and must be open; open it again")
@@ -170,8 +171,8 @@ class ConsumptionLog:
 
     def _unwritable(self, error: OSError) -> StoreError:
         return StoreError(
-            f"{self.path}: cannot be written ({error.strerror or error}); make space, or choose "
-            "another place for the log"
+            f"{self.path}: cannot be written ({error.strerror or error}); free some space, or "
+            "choose another place for the log"
         )
 
 
@@ -198,15 +199,15 @@ def read_log_header(path: str | os.PathLike[str]) -> LogHeader:
         return LogHeader(rank, world_size, str(fields["run"]), dict(fields["info"]))
     except (KeyError, TypeError, ValueError) as error:
         raise DamagedDataError(
-            f"{os.fspath(path)}: the header, in line 1, is not that of a log ({error}); leave out "
-            "this file"
+            f"{os.fspath(path)}: the header, in line 1, is not that of a log ({error}); remove "
+            "this file from the logs"
         ) from None
 
 
 def iter_log(
     path: str | os.PathLike[str], start: int = 0, stop: int | None = None
 ) -> Iterator[tuple[int, LogEntry]]:
-    """Yield where each entry ends in the file, and the entry, one at a time.
+    """Yield the end of each entry in the file, and the entry.
 
     Args:
         path: The log.
@@ -219,7 +220,7 @@ def iter_log(
 
 
 def _plain(info: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a reader will get, or raise if it cannot be written."""
+    """Return the info as a reader gets it, or raise if it cannot be written."""
     try:
         return dict(json.loads(json.dumps(info, allow_nan=False)))
     except (TypeError, ValueError, RecursionError) as error:
@@ -229,7 +230,7 @@ def _plain(info: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _create(path: Path, header: LogHeader) -> int:
-    """Make a log that has its whole header, or none."""
+    """Create a log with a complete header, or none."""
     line = header_line(header._asdict())
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f"{path.name}.{os.getpid()}.tmp")
@@ -242,13 +243,14 @@ def _create(path: Path, header: LogHeader) -> int:
 
 
 def _check_same(path: Path, header: LogHeader) -> int:
-    """Return where the last whole record of a log ends, or raise if it is of another run."""
+    """Return the end of the last complete record of a log, or raise if it belongs to another
+    run."""
     found = read_log_header(path)
     for name, mine, other in zip(header._fields, header, found, strict=True):
         if mine != other:
             raise InvalidValueError(
-                f"{name}={mine!r:.80} must be {other!r:.80}, as in {path}; give every run a folder "
-                "of its own"
+                f"{name}={mine!r:.80} must be {other!r:.80}, as in {path}; use another folder for "
+                "every run"
             )
     end = len(header_line(header._asdict()))
     for end, _ in read_frames(path):  # noqa: B007

@@ -1,4 +1,4 @@
-"""A dry run of one epoch that is resized on the way: nothing is read, all is accounted for.
+"""A dry run of one epoch with resizes: no data is read, every sample is counted.
 
 The epoch is cut into as many parts as there are world sizes. Each part ends at a step, where a
 cursor is saved as JSON; the next part is resumed from it on the next world size.
@@ -23,9 +23,9 @@ from feedline.words import one_line
 @one_line
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """The stretch of the epoch on one world size.
+    """The part of the epoch on one world size.
 
-    `imbalance` is by how many samples ranks differ, or may differ where it was not counted.
+    `imbalance` is the difference in samples between ranks, or its bound if not counted.
     """
 
     ranks: int
@@ -40,7 +40,7 @@ class Part:
 @one_line
 @dataclass(frozen=True, kw_only=True)
 class Coverage:
-    """Whether all parts together consumed what the plan says; `is_counted` if one by one."""
+    """Whether all parts together consumed the plan; `is_counted` if every sample was counted."""
 
     num_positions: int
     num_consumed: int
@@ -93,7 +93,7 @@ class PlannedStretch:
 
 
 def dry_run(config: RunConfig, world_sizes: Sequence[int], epoch: int = 0) -> DryRun:
-    """Return the account of one epoch on several world sizes, one after another.
+    """Return the counts of one epoch on several world sizes, one after another.
 
     Args:
         config: What the run consumes, and on how many ranks.
@@ -108,7 +108,9 @@ def dry_run(config: RunConfig, world_sizes: Sequence[int], epoch: int = 0) -> Dr
     """
     sizes = [check_integer("ranks", size, 1, 2**31) for size in world_sizes]
     if len(sizes) < 2:
-        raise InvalidValueError(f"resize={sizes} must name at least two world sizes, as 512,480")
+        raise InvalidValueError(
+            f"resize={sizes} must have at least two world sizes, such as 512,480"
+        )
     stretches = stretches_of(config, sizes, epoch)
     whole = stretches[0].segment
     counts = None
@@ -197,7 +199,7 @@ def _part(
 
 
 def _estimate(config: RunConfig, world_size: int, num_consumed: int) -> ChunkReads | None:
-    """Return about how many chunks a part takes: its share, and a window that is begun anew."""
+    """Return an estimate of the chunks that a part reads: its share, and a restarted window."""
     chunks = config.chunks
     if chunks is None:
         return None

@@ -1,4 +1,4 @@
-"""What a path holds: a checkpoint, a log, chunks or a matrix; and whether a cursor fits.
+"""The contents of a path: a checkpoint, a log, chunks or a matrix; and whether a cursor fits.
 
 Checkpoints are JSON, or `.pt` files whose pickles are not run.
 """
@@ -51,7 +51,7 @@ class Fit:
 
 @dataclass(frozen=True, kw_only=True)
 class Inspection:
-    """What a path holds, in values that can be printed."""
+    """The contents of a path, in printable values."""
 
     kind: str
     facts: Mapping[str, Any]
@@ -59,7 +59,7 @@ class Inspection:
 
 
 def inspect_path(path: Path) -> Inspection:
-    """Return what a file or folder holds."""
+    """Return the contents of a file or folder."""
     if not path.is_dir():
         if path.is_file() and is_log(path):
             return Inspection(kind="log of one rank", facts=_facts_of_log(path))
@@ -76,8 +76,8 @@ def inspect_path(path: Path) -> Inspection:
         logs = find_logs([path])
     except MissingDataError:
         raise InvalidValueError(
-            f"{path}: is neither a folder of chunks nor a zarr matrix nor a folder of logs; give "
-            "one, or a checkpoint"
+            f"{path}: is not a folder of chunks, a zarr matrix or a folder of logs; pass one of "
+            "these, or a checkpoint"
         ) from None
     return Inspection(kind="folder of logs", facts=_facts_of_logs(logs))
 
@@ -140,7 +140,7 @@ def _facts_of_matrix(path: Path) -> dict[str, Any]:
 
 
 def _facts_of_log(path: Path) -> dict[str, Any]:
-    """Return whose log it is, what was received and when, and how long it was waited for."""
+    """Return the header of a log, what was received and when, and the time spent waiting."""
     # Before the records are read: a run that has not ended adds to them.
     num_bytes = path.stat().st_size
     parts = list(parts_of(path))
@@ -178,7 +178,7 @@ def _sums_of(table: Table) -> dict[str, int | None]:
 
 
 def _facts_of_logs(paths: Sequence[Path]) -> dict[str, Any]:
-    """Return what several logs hold, each on its own and all together."""
+    """Return the contents of several logs, separately and together."""
     logs = [{"path": str(path), **_facts_of_log(path)} for path in paths]
     logs.sort(key=lambda log: (log["run"], log["rank"], log["path"]))
     return {
@@ -193,9 +193,9 @@ def _facts_of_logs(paths: Sequence[Path]) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """What a file holds: a cursor, and where in the file it stands; or a clock without one.
+    """The contents of a file: a cursor and its place in the file, or a scheduler without one.
 
-    `found_at` is empty where the file is the cursor itself.
+    `found_at` is empty if the file is the cursor itself.
     """
 
     path: Path
@@ -205,14 +205,14 @@ class Checkpoint:
 
     @property
     def kind(self) -> str:
-        """What the file is, in words."""
+        """A description of the file."""
         if self.clock is not None:
             return "state of a StepScheduler"
         return "state of a loader or sampler" if self.found_at else "cursor"
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
-    """Return what a checkpoint holds, or raise `CursorFormatError` if it holds no cursor."""
+    """Return the contents of a checkpoint, or raise `CursorFormatError` if it has no cursor."""
     content = _load(path)
     found = _find(content, "", 0)
     try:
@@ -222,7 +222,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
     if found is None:
         if clock is None:
             raise CursorFormatError(
-                f"{path}: holds no cursor; give what to_json() of a cursor or state_dict() of a "
+                f"{path}: contains no cursor; pass what to_json() of a cursor or state_dict() of a "
                 "loader returned"
             )
         return Checkpoint(path=path, cursor=None, found_at="", clock=clock)
@@ -238,7 +238,7 @@ def _load(path: Path) -> Any:
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
-            raise InvalidValueError(f"{path}: must be a file; give a checkpoint")
+            raise InvalidValueError(f"{path}: must be a file; pass a checkpoint")
         with open(path, "rb") as file:
             is_archive = file.read(2) == b"PK"
         if is_archive:
@@ -246,26 +246,26 @@ def _load(path: Path) -> Any:
         if status.st_size > _MAX_BYTES:
             raise InvalidValueError(
                 f"{path}: has {status.st_size} bytes but must have at most {_MAX_BYTES}; save the "
-                "state on its own"
+                "state separately"
             )
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise InvalidValueError(f"{path}: there is no such file; give a checkpoint") from None
+        raise InvalidValueError(f"{path}: does not exist; pass a checkpoint") from None
     except FeedlineError:
         raise
     except (OSError, ValueError, RecursionError) as error:
         raise CursorFormatError(
-            f"{path}: is neither JSON nor a torch.save archive ({error!s:.200}); give a checkpoint"
+            f"{path}: is neither JSON nor a torch.save archive ({error!s:.200}); pass a checkpoint"
         ) from None
 
 
 def _load_archive(path: Path) -> Any:
-    """Return what the pickle of a `.pt` file holds, read as data."""
+    """Return the contents of the pickle in a `.pt` file, read as data."""
     try:
         with zipfile.ZipFile(path) as archive:
             pickles = [m for m in archive.infolist() if m.filename.endswith("/data.pkl")]
             if len(pickles) != 1 or pickles[0].file_size > _MAX_BYTES:
-                raise zipfile.BadZipFile("no pickle of a checkpoint in it")
+                raise zipfile.BadZipFile("it contains no pickle")
             data = archive.read(pickles[0])
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
         raise CursorFormatError(
@@ -276,12 +276,12 @@ def _load_archive(path: Path) -> Any:
     except UnsafeDataError as error:
         reason, _, _ = str(error).partition("; it was not run")
         raise UnsafeDataError(
-            f"{reason}; it was not run. Save the state_dict() of the loader on its own, or as JSON"
+            f"{reason}; it was not run. Save the state_dict() of the loader separately, or as JSON"
         ) from None
 
 
 def _find(content: Any, found_at: str, depth: int) -> tuple[str, Mapping[str, Any]] | None:
-    """Return the first cursor in nested mappings and lists, and where it stands."""
+    """Return the first cursor in nested mappings and lists, and its place."""
     inner: list[tuple[str, Any]] = []
     if isinstance(content, str):
         content = _parsed(content)
@@ -298,7 +298,7 @@ def _find(content: Any, found_at: str, depth: int) -> tuple[str, Mapping[str, An
 
 
 def _parsed(text: str) -> Any:
-    """Return the JSON in a text, as which loaders save their cursor, or else the text."""
+    """Return the JSON in a text, or else the text; loaders save their cursor as JSON text."""
     try:
         return json.loads(text) if CURSOR_FORMAT in text else text
     except (ValueError, RecursionError):

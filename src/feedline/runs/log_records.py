@@ -1,9 +1,9 @@
 """The records of a log: batches that were received and events, in frames that show damage.
 
-The first line is JSON with a checksum of its own. Each record after it is a length, a checksum of
-the length, a checksum of the content, and the content. A file that ends inside of a record was cut
-short there, as when its writer was killed; a length that was altered does not look like that,
-because its own checksum tells.
+The first line is JSON with a checksum. Each record after it is a length, a checksum of
+the length, a checksum of the content, and the content. A file that ends inside a record is
+truncated, for example because its writer was killed; an altered length is told apart by its own
+checksum.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def encode_batch(
         if given.shape != samples.shape or given.dtype != np.bool_:
             raise InvalidValueError(
                 f"is_real has shape {given.shape} and holds {given.dtype} but must be a bool for "
-                f"each of {len(samples)} samples"
+                f"each of {several(len(samples), 'sample')}"
             )
         if not given.all():
             marks, flags = np.packbits(given).tobytes(), _HAS_MARKS
@@ -131,7 +131,7 @@ def _with_finite(value: Any) -> Any:
 
 
 def decode(content: bytes, path: Path, end: int) -> LogEntry:
-    """Return the entry that a record holds, or raise if its parts do not fit."""
+    """Return the entry in a record, or raise if its parts do not fit."""
     kind = content[0] if content else 0
     if kind == _BATCH and len(content) >= _HEAD.size:
         _, flags, count, epoch, step, batch, wait = _HEAD.unpack_from(content)
@@ -179,13 +179,13 @@ def header_line(fields: dict[str, Any]) -> bytes:
     line = f'{text[:-1]},"crc32":"{crc32(text.encode()):08x}"}}\n'.encode()
     if len(line) > _MAX_HEADER:
         raise InvalidValueError(
-            f"info takes {len(line)} bytes but must fit into {_MAX_HEADER}; leave out what is large"
+            f"info takes {len(line)} bytes but must take at most {_MAX_HEADER}; remove large values"
         )
     return line
 
 
 def is_log(path: Path) -> bool:
-    """Whether a file begins as a log does."""
+    """Whether a file begins like a log."""
     with opened(path) as file:
         return file.read(len(_START)) == _START
 
@@ -197,7 +197,7 @@ def read_header(path: Path) -> dict[str, Any]:
 
 
 def read_frames(path: Path, start: int = 0, stop: int | None = None) -> Iterator[tuple[int, bytes]]:
-    """Yield where each record ends, and its content; a last one that was cut short is left out.
+    """Yield the end of each record, and its content; an incomplete last record is ignored.
 
     Args:
         path: The log.
@@ -228,10 +228,10 @@ def read_frames(path: Path, start: int = 0, stop: int | None = None) -> Iterator
 
 
 def damaged(path: Path, place: int, fault: str) -> DamagedDataError:
-    """Return the error for a record that is not what was written."""
+    """Return the error for a damaged record."""
     return DamagedDataError(
-        f"{path}: the record at byte {place} {fault}; restore the file from a copy, or leave out "
-        "this log"
+        f"{path}: the record at byte {place} {fault}; restore the file from a copy, or remove this "
+        "log from the audit"
     )
 
 
@@ -240,7 +240,7 @@ def opened(path: Path) -> BinaryIO:
     try:
         return open(path, "rb")
     except FileNotFoundError:
-        raise MissingDataError(f"{path}: there is no such log") from None
+        raise MissingDataError(f"{path}: does not exist; check the path") from None
     except OSError as error:
         raise StoreError(f"{path}: cannot be read ({error.strerror or error})") from None
 
@@ -248,7 +248,7 @@ def opened(path: Path) -> BinaryIO:
 def _header_of(path: Path, file: BinaryIO) -> dict[str, Any]:
     line = file.readline(_MAX_HEADER)
     if not line.startswith(_START):
-        raise DamagedDataError(f"{path}: does not begin as a log of feedline; this is another file")
+        raise DamagedDataError(f"{path}: does not begin like a log of feedline; pass a log")
     try:
         fields = json.loads(line) if line.endswith(b"\n") else {}
         check = fields.pop("crc32", None)
@@ -257,8 +257,8 @@ def _header_of(path: Path, file: BinaryIO) -> dict[str, Any]:
         is_whole = False
     if not is_whole:
         raise DamagedDataError(
-            f"{path}: the header, in line 1, was altered or cut short; restore the file from a "
-            "copy, or leave out this log"
+            f"{path}: the header, in line 1, is damaged or truncated; restore the file from a "
+            "copy, or remove this log from the audit"
         )
     del fields["format"]
     return dict(fields)

@@ -1,10 +1,10 @@
-"""What would happen without a plan: every rank its own share, split anew after a resize.
+"""What would happen without a plan: a fixed share for every rank, split again after a resize.
 
 The model is what a common sampler and loader do: one order of `num_samples` from `seed + epoch`;
 rank r takes every `world_size`-th place from r on, so some ranks may have one sample more; each
-rank makes batches of its own share. A run that is resumed on other ranks splits the same order
-anew and skips as many batches as were trained, that is, `step * world_size * batch_size` places
-counted with the *new* world size.
+rank makes batches of its own share. A run that resumes on other ranks splits the same order again
+and skips as many batches as were trained, that is, `step * world_size * batch_size` places counted
+with the *new* world size.
 
 A batch that only some ranks have is never trained: they wait for the others, and the run hangs.
 """
@@ -24,7 +24,7 @@ from feedline.plan.frozen import store
 class NaiveSharding:
     """One epoch under naive sharding; each of `parts` is a part of it on one world size.
 
-    The last part lasts to the end of the epoch, whatever its number of batches. `num_repeated`
+    The last part goes to the end of the epoch. `num_repeated`
     counts each time that a sample is consumed again. `fewest_batches` and `most_batches` are those
     of the ranks in the last part; the run `hangs` where they differ, with `num_waiting_ranks`.
 

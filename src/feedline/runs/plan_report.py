@@ -1,4 +1,4 @@
-"""What a run will consume: counts of one epoch on any number of ranks, with no data read."""
+"""What a run will consume: counts of one epoch on any number of ranks, without reading data."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _COUNTS_OF_SHARE = ("num_batches", "num_dropped", "num_padded")
 
 @dataclass(frozen=True, kw_only=True)
 class BucketLine:
-    """What the ranks make of one bucket."""
+    """The counts of one bucket."""
 
     name: str
     num_samples: int
@@ -46,9 +46,9 @@ class SourceLine:
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """Bytes of one rank, and of the epoch; None where the bytes of a sample are not known.
+    """Bytes of one rank, and of the epoch; None if the bytes of a sample are unknown.
 
-    `plan_bytes` is what the plan itself holds: lists that were given, such as lengths.
+    `plan_bytes` is the memory of the plan itself: given lists, such as lengths.
     """
 
     plan_bytes: int
@@ -63,7 +63,7 @@ class Cost:
 class ChunkReads:
     """The chunks that one rank reads: the fewest and the most, and those of all ranks together.
 
-    An estimate takes every window that a rank touches as read whole.
+    An estimate assumes that every window that a rank touches is read whole.
     """
 
     fewest: int
@@ -188,14 +188,14 @@ def spread(first: int, end: int, most: int) -> list[int]:
 
 
 def can_enumerate(num_samples: int, num_ranks: int) -> bool:
-    """Return whether every sample of every rank can be looked at in about a second."""
+    """Return whether every sample of every rank can be counted in about a second."""
     return num_samples <= _MOST_SAMPLES and num_ranks <= _MOST_RANKS
 
 
 def naive_of(
     config: RunConfig, segment: Segment, parts: tuple[PastSegment, ...]
 ) -> NaiveSharding | None:
-    """Return what naive sharding would do, or None where batches are not all of one size."""
+    """Return what naive sharding would do, or None if batches have several sizes."""
     if any(line.batch_size != config.batch_size for line in _bucket_lines(config)):
         return None
     drops_last = config.plan.tail == "drop"
@@ -271,7 +271,7 @@ def count_reads(chunks: Chunking, indices_of_ranks: list[NDArray[np.int64]]) -> 
 
 
 def estimate_reads(segment: Segment) -> ChunkReads:
-    """Return about what the ranks read in a fresh epoch, from a few rounds and ranks.
+    """Return an estimate of what the ranks read in a fresh epoch, from a few rounds and ranks.
 
     In a round every rank gets a run of places, about one window; the last round is shorter.
     """

@@ -1,4 +1,4 @@
-"""A run's config in YAML, turned into the plan that it means."""
+"""A run's config in YAML, converted to a plan."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _MOST_RANKS = 2**31
 @one_line
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RunConfig(PlannedData):
-    """What a run consumes, on how many ranks, in which batches.
+    """The config of a run: its data, ranks and batches.
 
-    `plan` says which sample comes when; `kind` is the key of the config that names the data, and
-    `sources` are its parts. `store` is the folder, where there is one.
+    `plan` is the order of the samples; `kind` is the key of the config that names the data, and
+    `sources` are its parts. `store` is the folder, if there is one.
 
     Args:
         kind: The kind of data.
@@ -74,11 +74,11 @@ class RunConfig(PlannedData):
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], folder: Path = Path()) -> RunConfig:
-        """Return the config that a mapping says; paths in it are relative to `folder`."""
+        """Return the config from a mapping; paths in it are relative to `folder`."""
         keys = Keys("", values, _KEYS)
         seed = keys.values.get("seed", 0)
         if isinstance(seed, Mapping | list | float):
-            raise InvalidValueError("seed must be an integer or a text")
+            raise InvalidValueError("seed must be an integer or a string")
         settings = Settings(
             seed=check_seed(seed),
             tail=keys.choice("tail", _TAILS),
@@ -93,30 +93,31 @@ class RunConfig(PlannedData):
             batch_size = keys.integer("batch_size", 1, high=_MOST_RANKS)
         elif settings.batch_size is not None:
             raise InvalidValueError(
-                f"batch_size={settings.batch_size} must be left out beside data.token_budget, "
-                "which says how large a batch is"
+                f"batch_size={settings.batch_size} cannot be used with data.token_budget, which "
+                "decides the batch size; remove one of them"
             )
         return cls(**vars(data), batch_size=batch_size, **counts)
 
     def resized(self, *, ranks: int | None = None, batch_size: int | None = None) -> RunConfig:
-        """Return the same run on other ranks, or in other batches."""
+        """Return the same run on another number of ranks, or with another batch size."""
         sizes: dict[str, Any] = {"ranks": ranks, "batch_size": batch_size}
         return replace(self, **{name: size for name, size in sizes.items() if size is not None})
 
     def plan_for(self, cursor: Cursor) -> Plan:
-        """Return the plan that a cursor is compared with: a feed's are bound to the data too."""
+        """Return the plan that a cursor is compared with; for a feed's cursor it includes the
+        data."""
         if self.store is not None and cursor.fields.get("kind") == "data":
             return DataPlan(plan=self.plan, store=self.store)
         return self.plan
 
     @property
     def mixture(self) -> Mixture | None:
-        """The mixture, where the data is one."""
+        """The mixture, if the data is one."""
         return self.plan.mixture
 
     @property
     def chunks(self) -> Chunking | None:
-        """How the data is cut into chunks, where it is."""
+        """The chunks of the data, if it has any."""
         return self.plan.chunks
 
     def segment(self, epoch: int) -> Segment:
@@ -125,12 +126,12 @@ class RunConfig(PlannedData):
         return self.plan.segment(world_size=self.ranks, batch_size=self.batch_size, epoch=epoch)
 
     def num_steps_in(self, epoch: int) -> int:
-        """Return the number of steps of an epoch; the last one may have fewer batches."""
+        """Return the number of steps in an epoch; the last step may have fewer batches."""
         return -(-self.segment(epoch).num_batches // self.grad_acc_steps)
 
     @property
     def num_steps(self) -> int:
-        """The number of steps of all epochs.
+        """The number of steps in all epochs.
 
         Examples:
             >>> values = {"batch_size": 10, "epochs": 3, "data": {"samples": 1000}}
@@ -157,12 +158,12 @@ class RunConfig(PlannedData):
                 return num_uneven + more, left
         raise InvalidValueError(
             f"step={step} must be in [0, {self.num_steps - 1}], the steps of the run's "
-            f"{self.epochs} epochs; name the epoch to count from its start"
+            f"{several(self.epochs, 'epoch')}; pass an epoch to count from its start"
         )
 
     @property
     def _num_uneven_epochs(self) -> int:
-        """How many epochs may differ in length; those after them are all alike."""
+        """The number of epochs that may differ in length; later ones are all equal."""
         phases = () if self.mixture is None else self.mixture.phases
         return min(max((phase.epoch + 1 for phase in phases), default=0), self.epochs)
 
@@ -193,17 +194,15 @@ def _load_yaml(path: Path) -> Any:
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
-            raise InvalidValueError(f"{path}: must be a file; give a run config in YAML")
+            raise InvalidValueError(f"{path}: must be a file; pass a run config in YAML")
         if status.st_size > _MAX_BYTES:
             raise InvalidValueError(
-                f"{path}: has {status.st_size} bytes but must have at most {_MAX_BYTES}; give "
-                "a run config"
+                f"{path}: has {status.st_size} bytes but must have at most {_MAX_BYTES}; pass a "
+                "run config"
             )
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise InvalidValueError(
-            f"{path}: there is no such file; give a run config in YAML"
-        ) from None
+        raise InvalidValueError(f"{path}: does not exist; pass a run config in YAML") from None
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidValueError(f"{path}: cannot be read ({error!s:.200})") from None
     try:

@@ -1,4 +1,4 @@
-"""What a config says about its data, as a plan: exactly one kind of data."""
+"""The data section of a config, as a plan: exactly one kind of data."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _ALL_KEYS = (*DATA_KINDS, *_COMPANIONS, "bytes_per_sample")
 
 
 class SourceInfo(NamedTuple):
-    """A part of the data that has a name: its indices are `first_index` and those after it."""
+    """A named part of the data; its indices begin at `first_index`."""
 
     name: str
     num_samples: int
@@ -57,7 +57,7 @@ class SourceInfo(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What stands beside `data` in a config."""
+    """The settings in a config other than `data`."""
 
     seed: Seed
     tail: str
@@ -68,7 +68,7 @@ class Settings:
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedData:
-    """The plan for some data, and what is known of it."""
+    """The plan for some data, and facts about the data."""
 
     kind: str
     plan: Plan
@@ -150,7 +150,7 @@ def _phases_of(keys: Keys, names: tuple[str, ...]) -> Iterable[Phase]:
 
 
 def _read_buckets(keys: Keys, settings: Settings) -> PlannedData:
-    """Return the plan for buckets whose sizes are given; nothing is listed."""
+    """Return the plan for buckets whose sizes are given."""
     listed = keys.sections("buckets", ("name", "samples", "batch_size"))
     sources = _named_sources(listed)
     sizes = [bucket.optional_integer("batch_size", 1, 2**31) for bucket in listed]
@@ -167,7 +167,7 @@ def _read_buckets(keys: Keys, settings: Settings) -> PlannedData:
 
 
 def _cost_of(batch_size: int, wanted: int) -> float:
-    """Return the cost at which a bucket gets `wanted` samples where others get `batch_size`."""
+    """Return the cost at which a bucket gets `wanted` samples when others get `batch_size`."""
     cost = batch_size / wanted
     if math.floor(batch_size / Fraction(cost)) < wanted:
         cost = math.nextafter(cost, 0)
@@ -181,7 +181,7 @@ def _read_lengths(keys: Keys, settings: Settings) -> PlannedData:
     edges = keys.entries("edges") if "edges" in keys else None
     num_buckets = keys.optional_integer("num_buckets", 1)
     if edges is not None and not all(type(edge) is int for edge in edges):
-        raise InvalidValueError("data.edges must be a list of integers that grows")
+        raise InvalidValueError("data.edges must be an increasing list of integers")
     lengths = _load_lengths(path)
     batch_by = "samples" if budget is None else "tokens"
     with named("data.lengths"):
@@ -198,7 +198,7 @@ def _load_lengths(path: Path) -> Any:
         lengths = np.load(path, mmap_mode="r", allow_pickle=False)
     except FileNotFoundError:
         raise InvalidValueError(
-            f"data.lengths: {path}: there is no such file; give a .npy file of lengths"
+            f"data.lengths: {path}: does not exist; use a .npy file of lengths"
         ) from None
     except (OSError, ValueError, EOFError) as error:
         raise InvalidValueError(f"data.lengths: {path}: cannot be read ({error!s:.200})") from None
@@ -245,12 +245,12 @@ def _window_plan(keys: Keys, settings: Settings, chunks: Chunking) -> WindowPlan
 
 
 def _named_sources(listed: list[Keys]) -> tuple[SourceInfo, ...]:
-    """Return the sources that a list names, each by a name of its own."""
+    """Return the sources in a list; their names must be unique."""
     sizes: dict[str, int] = {}
     for keys in listed:
         name, num_samples = keys.text("name"), keys.integer("samples", 0, high=MAX_SIZE)
         if name in sizes:
-            raise InvalidValueError(f"{keys.at('name')}={name!r:.80} comes twice; rename one")
+            raise InvalidValueError(f"{keys.at('name')}={name!r:.80} appears twice; rename one")
         sizes[name] = num_samples
     return sources_from(sizes.items())
 
@@ -260,7 +260,7 @@ def _path_of(keys: Keys, key: str, folder: Path) -> Path:
     given = Path(keys.text(key))
     if not given.is_absolute() and os.path.normpath(given).split(os.sep)[0] == os.pardir:
         raise InvalidValueError(
-            f"{keys.at(key)}={str(given)!r} must not lead out of {folder}; give an absolute path"
+            f"{keys.at(key)}={str(given)!r} must not be outside {folder}; use an absolute path"
         )
     return folder / given
 

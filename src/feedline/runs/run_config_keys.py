@@ -11,10 +11,35 @@ from typing import Any
 
 from feedline.errors import InvalidValueError, as_float, check_choice, check_integer, check_positive
 
+# Names that other systems use for our keys, without `num_` or `n_`.
+_SYNONYMS = {
+    **dict.fromkeys(
+        ("world_size", "world", "replicas", "gpus", "devices", "nproc", "nprocs", "procs"), "ranks"
+    ),
+    **dict.fromkeys(("processes", "nproc_per_node", "dp_size"), "ranks"),
+    **dict.fromkeys(("bs", "batch", "micro_batch_size", "per_device_batch_size"), "batch_size"),
+    **dict.fromkeys(("gradient_accumulation_steps", "accumulation_steps"), "grad_acc_steps"),
+    **dict.fromkeys(("accumulate_grad_batches", "grad_accum", "grad_acc"), "grad_acc_steps"),
+    **dict.fromkeys(("max_epochs", "train_epochs", "epoch"), "epochs"),
+    **dict.fromkeys(("random_seed", "rng_seed"), "seed"),
+    **dict.fromkeys(("dataset", "datasets"), "data"),
+    **dict.fromkeys(("examples", "rows", "size", "length"), "samples"),
+    **dict.fromkeys(("path", "dir", "directory", "root"), "folder"),
+    **dict.fromkeys(("weighting", "proportion", "probability", "ratio"), "weight"),
+    "drop_last": "tail",
+    "sources": "mixture",
+    "max_tokens": "token_budget",
+    "tokens_per_batch": "token_budget",
+    "boundaries": "edges",
+    "chunks": "num_chunks",
+}
+# Names that share only a part, such as world_size and batch_size, are not close.
+_CLOSE = 0.7
+
 
 @dataclass(frozen=True)
 class Keys:
-    """One mapping of a config, the path at which it stands, and the keys that it may have.
+    """One mapping of a config, its path, and the keys that it may have.
 
     Examples:
         >>> keys = Keys("data", {"sampels": 5}, ("samples", "folder"))
@@ -36,15 +61,22 @@ class Keys:
             )
         for key in self.values:
             if key not in self.known:
-                near = difflib.get_close_matches(str(key)[:80], self.known, n=1, cutoff=0.5)
-                hint = (
-                    f"did you mean {self.at(near[0])}?" if near else f"the keys here are {listed}"
-                )
+                near = self._meant_by(str(key)[:80])
+                hint = f"did you mean {self.at(near)}?" if near else f"the keys here are {listed}"
                 raise InvalidValueError(f"{self.at(key)} is not a key; {hint}")
+
+    def _meant_by(self, key: str) -> str | None:
+        """Return the known key that a user most likely meant, or None."""
+        plain = key.lower().replace("-", "_")
+        synonym = _SYNONYMS.get(plain.removeprefix("num_").removeprefix("n_"))
+        if synonym in self.known:
+            return synonym
+        near = difflib.get_close_matches(plain, self.known, n=1, cutoff=_CLOSE)
+        return near[0] if near else None
 
     def at(self, key: Any) -> str:
         """Return the path of a key."""
-        # One line, whatever the key: YAML takes texts of several lines, dates and lists.
+        # Always one line: keys in YAML may be texts of several lines, dates and lists.
         name = f"{key:.80}" if isinstance(key, str) and key.isprintable() else f"{key!r:.80}"
         return f"{self.path}.{name}" if self.path else name
 
@@ -52,13 +84,13 @@ class Keys:
         return key in self.values
 
     def needed(self, key: str) -> Any:
-        """Return the value of a key that must be there."""
+        """Return the value of a required key."""
         if self.values.get(key) is None:
             raise InvalidValueError(f"{self.at(key)} is missing; add it to the config")
         return self.values[key]
 
     def scalar(self, key: str, default: Any = None) -> Any:
-        """Return a single value; without a default the key must be there."""
+        """Return a single value; without a default the key is required."""
         value = self.values.get(key)
         if value is None:
             value = self.needed(key) if default is None else default
@@ -72,12 +104,10 @@ class Keys:
     ) -> int:
         """Return an integer in `[low, high]`."""
         value = self.scalar(key, default)
-        # YAML reads 1e12 as text and 1.0e+12 as a number with a point.
-        remedy = "write it in full, such as 1_000_000" if isinstance(value, str | float) else ""
-        return check_integer(self.at(key), value, low, high, remedy=remedy)
+        return check_integer(self.at(key), value, low, high, remedy=_integer_remedy(value))
 
     def optional_integer(self, key: str, low: int, high: int | None = None) -> int | None:
-        """Return an integer in `[low, high]`, or None where the key is not there."""
+        """Return an integer in `[low, high]`, or None if the key is missing."""
         return None if self.values.get(key) is None else self.integer(key, low, high=high)
 
     def weight(self, key: str, default: float) -> float:
@@ -85,7 +115,7 @@ class Keys:
         return _check_weight(self.at(key), self.scalar(key, default))
 
     def weights(self, key: str, names: tuple[str, ...]) -> list[float]:
-        """Return numbers of at least 0: a list, or by name, where what is not named is 0."""
+        """Return numbers of at least 0: a list, or a mapping by name, where missing names are 0."""
         given = self.needed(key)
         if isinstance(given, Mapping):
             by_name = Keys(self.at(key), given, names)
@@ -109,10 +139,12 @@ class Keys:
         return check_choice(self.at(key), self.scalar(key, choices[0]), choices)
 
     def text(self, key: str) -> str:
-        """Return a text that is not empty."""
+        """Return a string that is not empty."""
         value = self.scalar(key)
         if not isinstance(value, str) or not value:
-            raise InvalidValueError(f"{self.at(key)}={value!r:.80} must be a text, not empty")
+            raise InvalidValueError(
+                f"{self.at(key)}={value!r:.80} must be a string that is not empty"
+            )
         return value
 
     def entries(self, key: str) -> list[Any]:
@@ -120,7 +152,7 @@ class Keys:
         value = self.needed(key)
         if not isinstance(value, list) or not value:
             raise InvalidValueError(
-                f"{self.at(key)} must be a list, not empty, and not {_kind_of(value)}"
+                f"{self.at(key)} must be a list that is not empty, not {_kind_of(value)}"
             )
         return value
 
@@ -132,11 +164,25 @@ class Keys:
 
 @contextmanager
 def named(path: str) -> Iterator[None]:
-    """Put the path of a key before what the plan objects to."""
+    """Put the path of a key before an error of the plan."""
     try:
         yield
     except InvalidValueError as error:
         raise InvalidValueError(f"{path}: {error}") from None
+
+
+def _integer_remedy(value: Any) -> str:
+    """Return what to do about a value that should be an integer, or nothing."""
+    if isinstance(value, bool) or not isinstance(value, str | float):
+        return ""
+    try:
+        number = float(value)
+    except ValueError:
+        return ""
+    if not number.is_integer():
+        return "use a whole number"
+    # YAML reads 1e12 as text and 1.0e+12 as a number with a point.
+    return "write it in full, such as 1_000_000, without quotes, a point or an exponent"
 
 
 def _check_weight(name: str, value: Any) -> float:

@@ -1,4 +1,4 @@
-"""Loaders that log what they hand out, and the log of a run in a folder of its own."""
+"""Loaders that log what they deliver, and the log of a run in its own folder."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _TIMEOUT = 60.0
 
 
 class LoggedLoader(LoaderWrapper):
-    """Any of Feedline's loaders, with a log of what it hands out.
+    """Any of Feedline's loaders, with a log of what it delivers.
 
-    Feedline's own loaders take `log=` too; this is for a log that is opened by hand. When the last
-    batch of an epoch is out, the event `epoch_end` is logged.
+    Feedline's own loaders also take `log=`; this class is for a log that you open yourself. After
+    the last batch of an epoch, the event `epoch_end` is logged.
 
     Args:
-        loader: A loader that says which samples it delivers.
-        log: Where to write, such as a `ConsumptionLog`.
-        log_step: Returns the number of the step that a batch is for; by default each batch is a
-            step. A `StepScheduler` sets it.
+        loader: A loader that knows which samples it delivers.
+        log: The log, such as a `ConsumptionLog`.
+        log_step: Returns the number of the step of a batch; by default each batch is a step. A
+            `StepScheduler` sets it.
 
     Examples:
         >>> import tempfile
@@ -75,10 +75,10 @@ class LoggedLoader(LoaderWrapper):
 
 
 class RunLog:
-    """A log of what each rank of a run receives, one file for each in a folder of the run's own.
+    """A log of what each rank of a run receives, one file per rank in the run's own folder.
 
-    It is opened when the first pass begins. Its name is made up then, the same on all ranks, so
-    every launch of a training is a run of its own, and `feedline audit FOLDER` sees them all.
+    It is opened when the first pass begins. Its name is chosen then, the same on all ranks, so
+    every launch of a training is a separate run, and `feedline audit FOLDER` reads them all.
 
     Args:
         folder: The folder for the logs of all runs of one training.
@@ -128,7 +128,7 @@ class RunLog:
         )
 
     def event(self, name: str, /, **fields: Any) -> None:
-        """Note something that happened; the event `stop` closes the file until more happens."""
+        """Record an event; the event `stop` closes the file until the next record."""
         log = self._opened()
         running = self._loader.position.current
         if name in ("start", "resume") and running is not None:
@@ -162,12 +162,12 @@ class RunLog:
             raise InvalidValueError(
                 f"log={str(self.folder)!r} needs {peers.world_size} ranks that can reach each "
                 "other, to agree on a name for the run; initialize a process group, or pass "
-                "log=ConsumptionLog(..., run=NAME) with a name of your own"
+                "log=ConsumptionLog(..., run=NAME) with your own name"
             )
         return names[0]
 
     def _describe(self) -> dict[str, Any]:
-        """Return what an audit should know about the data."""
+        """Return the facts about the data for an audit."""
         position, batching = self._loader.position, self._loader.batching
         tail = "drop" if batching.drop_last else position.plan.tail
         info: dict[str, Any] = {"num_samples": position.plan.num_indices, "tail": tail}

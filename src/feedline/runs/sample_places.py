@@ -1,4 +1,4 @@
-"""Which samples a step consumes, and when a sample is consumed, without running anything."""
+"""The samples of a step, and the steps of a sample, computed without a run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MOST_EPOCHS = 100
 
 @dataclass(frozen=True, kw_only=True)
 class PlacedSample:
-    """One sample of a step: which it is, where it comes from, and where it goes."""
+    """One sample of a step: its index, its origin, and its place in the step."""
 
     batch: int
     slot: int
@@ -68,8 +68,8 @@ def samples_of_step(
 ) -> StepOfRank:
     """Return what `rank` consumes in a step, which is `grad_acc_steps` batches.
 
-    With `epoch`, or with the epoch of `cursor`, steps count from the start of the epoch, otherwise
-    from the start of the run. A cursor brings the resizes of its epoch along.
+    With `epoch` or `cursor`, steps count from the start of the epoch, otherwise from the start of
+    the run. A cursor includes the resizes of its epoch.
 
     Args:
         config: What the run consumes, and on how many ranks.
@@ -91,12 +91,13 @@ def samples_of_step(
     replay = _replay(config, epoch, cursor)
     num_steps = -(-replay.num_batches // config.grad_acc_steps)
     step = check_integer(
-        "step", step, 0, num_steps - 1, remedy=f"epoch {epoch} has {num_steps} steps"
+        "step", step, 0, num_steps - 1, remedy=f"epoch {epoch} has {several(num_steps, 'step')}"
     )
     first = step * config.grad_acc_steps
     numbers = range(first, min(first + config.grad_acc_steps, replay.num_batches))
     ranks = replay.world_size_at(first)
-    rank = check_integer("rank", rank, 0, ranks - 1, remedy=f"step {step} has {ranks} ranks")
+    remedy = f"step {step} has {several(ranks, 'rank')}"
+    rank = check_integer("rank", rank, 0, ranks - 1, remedy=remedy)
     samples = []
     for number in numbers:
         batch = replay.batch(rank=rank, number=number)
@@ -135,8 +136,8 @@ def times_of_sample(
         epoch = cursor.epoch
     if epoch is None and config.epochs > _MOST_EPOCHS:
         raise InvalidValueError(
-            f"epochs={config.epochs} must be at most {_MOST_EPOCHS} to look through all of them; "
-            "name one epoch"
+            f"epochs={config.epochs} must be at most {_MOST_EPOCHS} to search all of them; pass "
+            "one epoch"
         )
     found = []
     for number in range(config.epochs) if epoch is None else [epoch]:
@@ -169,7 +170,7 @@ def _replay(config: RunConfig, epoch: int, cursor: Cursor | None) -> Replay:
 def _in_batches(config: RunConfig, history: tuple[PastSegment, ...]) -> tuple[PastSegment, ...]:
     """Return a history of single samples, as torch samplers count them, in the run's batches.
 
-    Of a plan whose batch size only cuts a rank's samples, both histories mean the same.
+    If a rank's samples do not depend on the batch size, both histories mean the same.
     """
     size = config.batch_size
     if not config.plan.ignores_batch_size:
@@ -183,8 +184,8 @@ def _in_batches(config: RunConfig, history: tuple[PastSegment, ...]) -> tuple[Pa
 
 
 def place_of(config: RunConfig, index: int) -> dict[str, Any]:
-    """Return where a sample comes from: its source and its index in there, its chunk and its row in
-    there, and the file; None where there is none."""
+    """Return the origin of a sample: its source and index, its chunk and row, and its file; None
+    where there is none."""
     source, source_index = config.source_of(index)
     chunk = row = file = None
     if config.chunks is not None:

@@ -1,7 +1,7 @@
-"""How well an epoch is shuffled, beside what a perfect shuffle would give.
+"""How well an epoch is shuffled, compared with a perfect shuffle.
 
-A few runs of consecutive positions are looked at, spread over the epoch. Sources and buckets are
-looked at one by one, because weights and lengths are wanted and no fault of the shuffle. Each
+A few runs of consecutive positions are measured, spread over the epoch. Sources and buckets are
+measured one by one, because weights and lengths are intended and not a fault of the shuffle. Each
 measure has the value that a uniformly random order would have on average, and four standard
 deviations as tolerance.
 """
@@ -29,7 +29,7 @@ _MOST_STREAMS = 8
 _RUN = 2000
 
 Indices = NDArray[np.int64]
-#: A value, what a perfect shuffle gives on average, and how far off chance may lead.
+#: A value, its mean for a perfect shuffle, and its tolerance.
 _Found = tuple[float, float, float]
 
 
@@ -58,7 +58,7 @@ class Stream:
 
 @dataclass(frozen=True, kw_only=True)
 class Measure:
-    """One measure of one source or bucket, and what a perfect shuffle gives."""
+    """One measure of one source or bucket, and its value for a perfect shuffle."""
 
     name: str
     stream: str
@@ -68,7 +68,7 @@ class Measure:
 
     @property
     def is_good(self) -> bool:
-        """Whether chance could give the value."""
+        """Whether the value is within the tolerance."""
         return abs(self.value - self.expected) <= self.tolerance
 
 
@@ -84,7 +84,7 @@ class Quality:
 
     @property
     def is_good(self) -> bool:
-        """Whether all measures are like those of a perfect shuffle."""
+        """Whether all measures are within the tolerance."""
         return all(measure.is_good for measure in self.measures)
 
 
@@ -115,7 +115,7 @@ def measure_quality(config: RunConfig, epoch: int = 0) -> Quality:
 
 
 def measures_of(stream: Stream) -> Iterator[Measure]:
-    """Yield the measures of one source; none of one that has fewer than two samples."""
+    """Yield the measures of one source; none if it has fewer than two samples."""
     positions, indices = stream.positions, stream.indices
     count = len(indices)
     if count < 2 or stream.size < 2:
@@ -158,7 +158,8 @@ def _adjacency(stream: Stream) -> _Found:
 
 
 def _chunks_per_batch(stream: Stream) -> _Found | None:
-    """Return in how many chunks the samples of a batch lie; without chunks, in 64 equal parts."""
+    """Return the number of chunks that the samples of a batch come from; without chunks, of 64
+    equal parts."""
     width = -(-stream.size // min(_PARTS, stream.size))
     num_chunks = stream.num_chunks or -(-stream.size // width)
     chunk_of = stream.chunk_of or (lambda indices: indices // width)
@@ -179,7 +180,7 @@ def _occupied(size: int, num_chunks: int, num_drawn: int) -> tuple[float, float]
     """Return mean and variance of the number of chunks hit by draws without repetition."""
 
     def missed(num_missed: int) -> float:
-        # The chance that no draw falls into so many chunks of the mean size.
+        # The chance that no draw falls into this many chunks of the mean size.
         rest = size - num_missed * size / num_chunks
         if rest < num_drawn:
             return 0.0

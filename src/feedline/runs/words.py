@@ -1,30 +1,22 @@
-"""Numbers and names in the words of reports and commands."""
+"""Numbers and names in reports and commands."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from feedline.words import several
+
 _MOST_SIGNS = 100
 _MOST_SIZES = 8
 
 
-def several(count: int, one: str, many: str = "") -> str:
-    """Return a count with what is counted.
-
-    Examples:
-        >>> several(1, "log"), several(2000, "log"), several(2, "batch", "batches")
-        ('1 log', '2,000 logs', '2 batches')
-    """
-    return f"{count:,} {one if count == 1 else many or f'{one}s'}"
-
-
 def num_ranks(count: int) -> str:
-    """Return a number of ranks in words."""
+    """Return a number of ranks as text."""
     return several(count, "rank")
 
 
 def in_turn(world_sizes: Sequence[int]) -> str:
-    """Return the numbers of ranks of runs or parts, one after another; of very many, some.
+    """Return the numbers of ranks of runs or parts; if there are very many, only some.
 
     Examples:
         >>> in_turn([8, 6, 2]), in_turn(range(1, 101))
@@ -37,7 +29,7 @@ def in_turn(world_sizes: Sequence[int]) -> str:
 
 
 def seconds_of(value: float) -> str:
-    """Return seconds in words.
+    """Return seconds as text.
 
     Examples:
         >>> seconds_of(12345.6), seconds_of(1.25), seconds_of(0.0005)
@@ -49,7 +41,7 @@ def seconds_of(value: float) -> str:
 
 
 def shortened(name: str) -> str:
-    """Return a name that has room on a page: of a very long one, how it begins and ends.
+    """Return a name that fits on a page; a very long one is cut in the middle.
 
     Examples:
         >>> shortened("a" * 70 + "b" * 40)[28:36], len(shortened("a" * 10**6))

@@ -1,4 +1,4 @@
-"""The run's clock: steps, epochs, what is due when, and when to stop."""
+"""The run's clock: steps, epochs, checkpoint and validation intervals, and when to stop."""
 
 from typing import TYPE_CHECKING
 

@@ -1,8 +1,8 @@
-"""What all ranks decide together, with one collective of one number for each step.
+"""Decisions that all ranks take together, with one collective of one number per step.
 
-A collective of one number is the cheapest there is. So what a rank has to say is packed into one,
-with what matters most in the highest bits: the largest number of all ranks is then the most urgent
-thing that any of them has to say, and names the rank that says it.
+A collective of one number is the cheapest. So each rank packs its message into one number, with the
+most urgent part in the highest bits: the maximum over all ranks is then the most urgent message,
+and names its rank.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ _MAX_RANK = 2**_RANK_BITS - 1
 
 
 class Verdict(NamedTuple):
-    """What the ranks agreed on: a signal and who got it, a deadline, or a request to stop."""
+    """What the ranks agreed on: a signal and the rank that got it, a deadline, or a request to
+    stop."""
 
     signal: int = 0
     signal_rank: int = 0
@@ -42,20 +43,20 @@ class Verdict(NamedTuple):
 
     @property
     def reason(self) -> str | None:
-        """Why it stops, in words."""
+        """The reason of the stop, as text."""
         if self.signal:
             return f"rank {self.signal_rank} got {signal.Signals(self.signal).name}"
         if self.is_deadline:
             return "the deadline is near"
-        return "a rank asked to stop" if self.is_asked else None
+        return "a rank requested a stop" if self.is_asked else None
 
 
 class Agreement:
-    """Compares what the ranks have to say, once for each step.
+    """Compares the messages of the ranks, once per step.
 
     Args:
-        handler: Knows the signals that this rank got, and its peers.
-        deadline: When this rank must have stopped.
+        handler: The signals that this rank got, and its peers.
+        deadline: The time by which this rank must stop.
     """
 
     def __init__(self, handler: DistributedSignalHandler, deadline: Deadline) -> None:
@@ -74,13 +75,13 @@ class Agreement:
         self.verdict, self.step = Verdict(), -1
 
     def compare_once(self, **limits: int | None) -> None:
-        """Raise `DesyncError` on every rank unless all of them have the same limits."""
+        """Raise `DesyncError` on every rank unless all ranks have the same limits."""
         if not self._is_compared:
             self._is_compared = True
             Guard().compare(self._handler.peers, lambda: limits)
 
     def reach(self, step: int, epoch: int, *, is_last_batch: bool, has_diverged: bool) -> Verdict:
-        """Return what is most urgent on any rank, or raise `DesyncError` if they have parted."""
+        """Return the most urgent message of any rank, or raise `DesyncError` if ranks differ."""
         self.step = step
         peers, got = self._handler.peers, int(self._handler.received or 0)
         who = min(peers.rank + 1, _MAX_RANK)
@@ -94,16 +95,15 @@ class Agreement:
         )
         if told // _DIVERGED_RANK:
             raise DesyncError(
-                f"rank {told // _DIVERGED_RANK - 1} has received other samples than its plan says, "
-                f"by step {step}; look for what takes batches out of its loader beside the "
-                "scheduler"
+                f"rank {told // _DIVERGED_RANK - 1} has received other samples than its plan by "
+                f"step {step}; take batches only from the scheduler, not from its loader"
             )
         if told % _ASKED != place:
             at_end = ", the last of its epoch" if is_last_batch else ""
             raise DesyncError(
-                f"rank {peers.rank} is at step {step}{at_end}, but others are not; load the "
-                "same checkpoint on every rank, give all ranks as many batches, and let every rank "
-                "take every step"
+                f"rank {peers.rank} is at step {step}{at_end}, but others are not; load the same "
+                "checkpoint on every rank, use equally many batches on all ranks, and take every "
+                "step on every rank"
             )
         self.verdict = Verdict(
             signal=told // _SIGNAL % 2**_SIGNAL_BITS,
@@ -117,7 +117,7 @@ class Agreement:
 
 
 def _place_of(step: int, epoch: int, is_last_batch: bool) -> int:
-    """Return a number that shows ranks at another place that they are: those behind at even steps,
-    those ahead at odd ones."""
+    """Return a number that shows a rank that it is at another step: ranks behind at even steps,
+    ranks ahead at odd ones."""
     low = (4 * step + 2 * (epoch % 2) + is_last_batch) % _ASKED
     return low if step % 2 == 0 else _ASKED - 1 - low

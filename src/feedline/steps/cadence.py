@@ -1,4 +1,4 @@
-"""What is due at which step."""
+"""Checkpoint, validation, logging and garbage collection intervals."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from feedline.errors import check_integer
 
 @dataclass(frozen=True, kw_only=True)
 class Cadence:
-    """The intervals at which something is due, in steps; `None` where it never is.
+    """Intervals in steps; `None` means never.
 
-    Steps count from zero, so what is due every 10 steps is due at steps 9, 19, ….
+    Steps count from zero, so an interval of 10 steps means steps 9, 19, ….
 
     Args:
         ckpt_every_steps: The checkpoint interval.
@@ -35,7 +35,7 @@ class Cadence:
             check_integer(name, getattr(self, name), 1)
         for name in ("val_every_steps", "gc_every_steps"):
             if getattr(self, name) is not None:
-                check_integer(name, getattr(self, name), 1, remedy="or None for never")
+                check_integer(name, getattr(self, name), 1, remedy="or use None for never")
 
     def is_checkpoint_due(self, step: int) -> bool:
         """Return whether a checkpoint is due at a step."""

@@ -1,4 +1,4 @@
-"""The part of a step scheduler that a user writes in a file."""
+"""The settings of a step scheduler, for a config file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from feedline.words import one_line
 @one_line
 @dataclass
 class StepSchedulerConfig:
-    """The settings of a `StepScheduler` that do not depend on the process it runs in.
+    """The settings of a `StepScheduler` that do not depend on the process.
 
     Args:
         global_batch_size: The number of samples of a step, over all ranks.

@@ -13,12 +13,12 @@ from feedline.errors import InvalidValueError, check_positive
 
 
 class Deadline:
-    """A time by which the run has stopped, with room for one more step and for a checkpoint.
+    """The time by which the run must stop, with a margin for one more step and a checkpoint.
 
     Args:
         max_duration: Seconds, `"H:MM:SS"`, `"D-HH:MM:SS"`, a `timedelta`, or `"slurm"` for the end
-            of the Slurm job that this process is in; `None` for no end.
-        margin: How many seconds to keep for the last checkpoint.
+            of the Slurm job that this process is in; `None` for no limit.
+        margin: Seconds reserved for the last checkpoint.
 
     Examples:
         >>> Deadline("1:30:00", margin=60).seconds_left() > 5000
@@ -27,24 +27,22 @@ class Deadline:
 
     def __init__(self, max_duration: Any, *, margin: float) -> None:
         if not isinstance(margin, int | float) or not margin >= 0:
-            raise InvalidValueError(
-                f"deadline_margin={margin!r:.80} must be a number of seconds, at least 0"
-            )
+            raise InvalidValueError(f"deadline_margin={margin!r:.80} must be at least 0 seconds")
         self._margin = float(margin)
         self._end = time.monotonic() + _seconds(max_duration)
         self._longest_step = 0.0
 
     def seconds_left(self) -> float:
-        """Return how many seconds are left for training."""
+        """Return the seconds left for training."""
         return self._end - self._margin - time.monotonic()
 
     def note_step(self, seconds: float) -> None:
-        """Take note of how long a step took."""
+        """Record the duration of a step."""
         # Slow steps, such as the first one, are forgotten in time.
         self._longest_step = max(seconds, self._longest_step * 0.95)
 
     def is_near(self) -> bool:
-        """Return whether another step might not end in time."""
+        """Return whether another step might end too late."""
         return self.seconds_left() <= self._longest_step
 
 
@@ -55,8 +53,8 @@ def _seconds(given: Any) -> float:
         end = os.environ.get("SLURM_JOB_END_TIME", "")
         if not end.isdigit():
             raise InvalidValueError(
-                "max_duration='slurm' needs SLURM_JOB_END_TIME, which newer releases of Slurm "
-                "set in their jobs; set it to the seconds since 1970, or give a duration instead"
+                "max_duration='slurm' needs SLURM_JOB_END_TIME, which newer releases of Slurm set "
+                "in their jobs; set it to the seconds since 1970, or pass a duration instead"
             )
         return int(end) - time.time()
     if isinstance(given, timedelta):

@@ -1,4 +1,4 @@
-"""How long a run is, from what is given of it."""
+"""The length of a run, in steps and epochs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from feedline.feed import ForeignLoader, Loader, Peers
 
 
 class StepSizes(NamedTuple):
-    """The samples of a step over all ranks, those of a batch on one rank, and the ranks."""
+    """The samples in a step over all ranks, the samples in a batch on one rank, and the ranks."""
 
     global_batch_size: int
     local_batch_size: int
@@ -17,7 +17,7 @@ class StepSizes(NamedTuple):
 
     @property
     def num_batches(self) -> int:
-        """How many batches of one rank make a step."""
+        """The number of batches of one rank in a step."""
         return self.global_batch_size // (self.local_batch_size * self.dp_size)
 
 
@@ -28,7 +28,7 @@ def step_sizes(
     local_batch_size: int | None,
     dp_size: int | None,
 ) -> StepSizes:
-    """Return the sizes that were given, compared with the loader's, and the others from it.
+    """Return the given sizes, checked against the loader, and the others from the loader.
 
     Examples:
         >>> from feedline.feed import Alone
@@ -58,8 +58,8 @@ def _num_ranks(loader: Loader[Any] | None, peers: Peers, given: int | None) -> i
     if size % given if is_unknown else size != given:
         raise InvalidValueError(
             f"dp_size={given} must be {'a divisor of ' if is_unknown else ''}{size}, the number of "
-            f"{'processes' if is_unknown else 'ranks of the loader'}; leave dp_size out, or join "
-            "as many processes in a process group first"
+            f"{'processes' if is_unknown else 'ranks of the loader'}; omit dp_size, or initialize "
+            "a process group of that size first"
         )
     return given
 
@@ -68,20 +68,20 @@ def _batch_size(loader: Loader[Any] | None, given: int | None) -> int:
     known = None if loader is None else loader.batch_size
     if given is None and known is None:
         raise InvalidValueError(
-            "local_batch_size is required when the loader does not say its batch size; give the "
-            "number of samples of a batch on one rank"
+            "local_batch_size is required when the loader has no batch size; pass the number of "
+            "samples in a batch on one rank"
         )
     size = check_integer("local_batch_size", known if given is None else given, 1)
     if known is not None and size != known:
         raise InvalidValueError(
-            f"local_batch_size={size} must be {known}, the loader's batch size; leave "
-            "local_batch_size out, or change one of them"
+            f"local_batch_size={size} must be {known}, the loader's batch size; omit "
+            "local_batch_size, or change one of them"
         )
     return size
 
 
 def epoch_length(loader: Loader[Any] | None, sizes: StepSizes) -> int | None:
-    """Return how many steps an epoch of a loader has, or `None` if it has no length."""
+    """Return the number of steps in an epoch of a loader, or `None` if it has no length."""
     try:
         return None if loader is None else -(-len(loader) // sizes.num_batches)
     except TypeError:
@@ -99,7 +99,7 @@ def run_limits(
     """
     if max_steps is None and epoch_len is None:
         raise InvalidValueError(
-            "max_steps is required when the loader has no length; give the number of steps"
+            "max_steps is required when the loader has no length; pass the number of steps"
         )
     if epoch_len == 0:
         raise InvalidValueError(

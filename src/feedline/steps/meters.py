@@ -1,4 +1,4 @@
-"""What a run measures of itself: its loss, and how long it waits for data."""
+"""Meters of a run: its loss, and the time it waits for data."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class LossAverage:
         self._losses: deque[Any] = deque(maxlen=window)
 
     def add(self, loss: Any) -> None:
-        """Take note of the loss of a step: a number, or a tensor of one."""
+        """Record the loss of a step: a number, or a tensor with one element."""
         # A tensor is read when the mean is asked for: reading it waits for the device.
         self._losses.append(loss.detach().clone() if hasattr(loss, "detach") else float(loss))
 
@@ -35,7 +35,7 @@ class LossAverage:
 
 
 class WaitMeter:
-    """Seconds spent waiting for data, and seconds in the step, of the latest steps.
+    """Seconds of waiting for data and seconds in the step, for the latest steps.
 
     Examples:
         >>> meter = WaitMeter(window=10)
@@ -48,7 +48,7 @@ class WaitMeter:
         self._steps: deque[tuple[float, float]] = deque(maxlen=window)
 
     def add(self, *, waited: float, worked: float) -> None:
-        """Take note of a step."""
+        """Record a step."""
         self._steps.append((waited, worked))
 
     @property
@@ -58,7 +58,7 @@ class WaitMeter:
 
     @property
     def share(self) -> float:
-        """The share of the time that was spent waiting, over the window."""
+        """The share of time spent waiting, over the window."""
         waited = sum(step[0] for step in self._steps)
         total = waited + sum(step[1] for step in self._steps)
         return waited / total if total else 0.0

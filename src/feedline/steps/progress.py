@@ -17,7 +17,7 @@ class RunProgress:
         self._task: Any = None
 
     def update(self, scheduler: StepScheduler) -> None:
-        """Show where the run is after a step."""
+        """Show the progress of the run after a step."""
         if self._task is None:
             self._bar.start()
             total = scheduler.max_steps if scheduler.max_steps < 2**62 else None
@@ -36,12 +36,12 @@ class RunProgress:
         return "  ".join(parts)
 
     def close(self) -> None:
-        """Leave the bar as it is."""
+        """Stop updating the bar."""
         self._bar.stop()
 
 
 def open_progress(wanted: bool) -> RunProgress | None:
-    """Return a bar if it is wanted, and the output is a terminal."""
+    """Return a bar if it is requested and the output is a terminal."""
     if not wanted or not sys.stderr.isatty():
         return None
     try:

@@ -1,4 +1,4 @@
-"""The state of a run: its clock, and its place in the data."""
+"""The state of a run: its clock, and its position in the data."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from feedline.errors import CursorFormatError, check_integer
 
 
 class StepCount:
-    """The number of a run's step; called, it returns it, as the log of a loader wants it.
+    """The number of a run's step; calling it returns the number, for the log of a loader.
 
-    It stands apart from the clock, which a loader must not keep alive.
+    It is separate from the clock, because a loader must not keep the clock alive.
     """
 
     def __init__(self, step: int) -> None:
@@ -22,17 +22,16 @@ class StepCount:
         return self.step
 
     def tell(self, loader: Any) -> None:
-        """Let a loader log its batches under this number, unless it has another one."""
+        """Make a loader log its batches under this number, unless it has another one."""
         if isinstance(getattr(loader, "log_step", ""), StepCount | None):
             loader.log_step = self
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunState:
-    """Which step comes next, in which epoch, after how many batches of it.
+    """The next step, its epoch, and the number of batches of that epoch before it.
 
-    `dp_size` and `local_batch_size` say on how many ranks and in which batches these were counted,
-    where that is known.
+    `dp_size` and `local_batch_size` are the ranks and the batch size of that count, if known.
     """
 
     step: int
@@ -48,7 +47,7 @@ class RunState:
 
     @classmethod
     def from_dict(cls, state: Any) -> RunState:
-        """Return the state that was saved; of other systems, `step` and `epoch` are enough."""
+        """Return the saved state; from other systems, `step` and `epoch` are enough."""
         if not isinstance(state, Mapping) or not {"step", "epoch"} <= state.keys():
             raise CursorFormatError(
                 f"state={state!r:.80} must be a mapping with the keys 'step' and 'epoch'; pass "
@@ -66,7 +65,7 @@ class RunState:
         data = state.get("dataloader")
         if data is not None and not isinstance(data, Mapping):
             raise CursorFormatError(
-                f"dataloader={data!r:.80} must be the state of a loader; the state is damaged, use "
+                f"dataloader={data!r:.80} must be the state of a loader; the state is damaged; use "
                 "an earlier checkpoint"
             )
         return cls(**counts, **sizes, dataloader=None if data is None else dict(data))

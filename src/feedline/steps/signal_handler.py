@@ -1,8 +1,8 @@
-"""Signals that stop a run: recorded here, and told to all peers.
+"""Signals that stop a run: recorded here, and shared with all peers.
 
-Handlers that replace each other can only be taken back in reverse order. So there is one for each
-signal, which is installed for the first who waits for it, and the handler that was there before
-comes back when the last one is gone, in whatever order they go.
+Handlers that replace each other can only be removed in reverse order. So there is one handler per
+signal, installed for the first user. The previous handler is restored when the last user leaves, in
+any order.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ GRACE_SECONDS = 5.0
 class DistributedSignalHandler:
     """Records signals while it is entered, and asks all peers whether any of them got one.
 
-    It may be entered several times, and several may be active at once: the handlers that were there
-    before come back when the last one is left, in whatever order. One that is dropped without being
-    left gives its signals back too.
+    It may be entered several times, and several may be active at once: the previous handlers are
+    restored when the last one is left, in any order. One that is deleted without being left
+    restores them too.
 
     A repeated signal within five seconds counts as the first one; a later one ends the process at
     once.
@@ -62,7 +62,7 @@ class DistributedSignalHandler:
         return f"<DistributedSignalHandler: {names}, {received}>"
 
     def signals_received(self) -> bool:
-        """Return whether any process got a signal; all processes must ask together."""
+        """Return whether any process got a signal; all processes must call it together."""
         return bool(self.peers.maximum(int(self.received or 0)))
 
     def __enter__(self) -> DistributedSignalHandler:
@@ -71,7 +71,8 @@ class DistributedSignalHandler:
             if threading.current_thread() is not threading.main_thread():
                 warnings.warn(
                     f"{', '.join(s.name for s in self.signals)} cannot be handled, because this is "
-                    "not the main thread; make the scheduler there, or pass preemption_signal=None",
+                    "not the main thread; create the scheduler in the main thread, or pass "
+                    "preemption_signal=None",
                     RuntimeWarning,
                     stacklevel=2,
                 )
@@ -84,7 +85,7 @@ class DistributedSignalHandler:
         self.release()
 
     def release(self) -> None:
-        """Leave once; after the last time the handlers from before are back."""
+        """Leave once; after the last time the previous handlers are restored."""
         if self._num_entered:
             self._num_entered -= 1
         if not self._num_entered and self._finalizer is not None:
@@ -93,7 +94,7 @@ class DistributedSignalHandler:
 
 
 def signals_of(given: Any) -> tuple[signal.Signals, ...]:
-    """Return the signals that were named, each once.
+    """Return the given signals, each once.
 
     Args:
         given: A number, a name with or without `SIG`, a list of them, or `None` for no signal.
@@ -132,7 +133,7 @@ def _signal_of(given: Any) -> signal.Signals:
 
 
 class _Record:
-    """The first signal that came, and when."""
+    """The first signal, and its time."""
 
     def __init__(self, signals: tuple[signal.Signals, ...]) -> None:
         self.signals = signals
@@ -140,7 +141,7 @@ class _Record:
         self._since = 0.0
 
     def note(self, number: int) -> bool:
-        """Take note of a signal; return whether it asks to exit at once."""
+        """Record a signal; return whether to exit at once."""
         now = time.monotonic()
         if self.received is None:
             self.received, self._since = number, now
@@ -149,12 +150,12 @@ class _Record:
 
 
 _records: dict[int, list[_Record]] = {}
-# What ours replaced. More than one where somebody put a handler around ours, and we came again.
+# The handlers that ours replaced: several if another one was put around ours in between.
 _before: dict[int, list[Any]] = {}
 
 
 def _start_recording(record: _Record) -> None:
-    """Let a record take note of its signals. Only the main thread may ask for that."""
+    """Start recording signals. Only the main thread may do this."""
     for number in record.signals:
         if signal.getsignal(number) is not _handle:
             _before.setdefault(number, []).append(signal.signal(number, _handle))
@@ -162,7 +163,7 @@ def _start_recording(record: _Record) -> None:
 
 
 def _stop_recording(record: _Record) -> None:
-    """End that; when nobody is left, the handler that was there before is back."""
+    """Stop recording; after the last record the previous handler is restored."""
     for number in record.signals:
         listening = _records.get(number, [])
         if record in listening:
@@ -175,7 +176,7 @@ def _restore(number: int) -> None:
     if not _before.get(number):
         return
     if threading.current_thread() is not threading.main_thread():
-        # Only the main thread can; until somebody asks there, signals are passed on.
+        # Only the main thread can; until it does, signals are passed on.
         return
     if signal.getsignal(number) is _handle:
         before = _before[number].pop()
@@ -187,7 +188,7 @@ def _handle(number: int, frame: FrameType | None) -> None:
     listening = list(_records.get(number, ()))
     if not listening:
         return _pass_on(number, frame)
-    # All of them take note, whatever the first one says.
+    # All of them record it, not only the first.
     wishes = [record.note(number) for record in listening]
     if any(wishes):
         signal.signal(number, signal.SIG_DFL)
@@ -195,7 +196,7 @@ def _handle(number: int, frame: FrameType | None) -> None:
 
 
 def _pass_on(number: int, frame: FrameType | None) -> None:
-    """Do what would have been done if we were not here."""
+    """Do what the previous handler would have done."""
     before = _before[number][-1] if _before.get(number) else None
     _restore(number)
     if callable(before):
@@ -207,7 +208,7 @@ def _pass_on(number: int, frame: FrameType | None) -> None:
 
 
 def _forget_in_child() -> None:
-    """Let a forked child do with signals what it would have done without us."""
+    """Restore the previous handlers in a forked child."""
     for number in list(_before):
         _records.pop(number, None)
         _restore(number)

@@ -1,4 +1,4 @@
-"""The clock of a run: steps and epochs, what is due when, and when to stop."""
+"""The clock of a run: steps, epochs, checkpoint and validation intervals, and when to stop."""
 
 from __future__ import annotations
 
@@ -28,45 +28,45 @@ logger = logging.getLogger(__name__)
 
 
 class StepScheduler:
-    """Yields the batches of each optimizer step, and says what is due at it.
+    """Yields the batches of each optimizer step, and knows when to checkpoint, validate and stop.
 
     Each pass of `for batches in scheduler` is the rest of one epoch, in lists of `grad_acc_steps`
-    batches; the last list of an epoch may be shorter. While a list is out, `step` is its number,
-    counted from zero. Training ends at `max_steps` or after `num_epochs`, whichever comes first, or
-    when any rank is told to stop; then all of them stop after the same step.
+    batches; the last list of an epoch may be shorter. During a step, `step` is its number, counted
+    from zero. Training ends at `max_steps` or after `num_epochs`, whichever comes first, or when
+    any rank must stop; then all ranks stop after the same step.
 
-    Ranks talk to each other once a step: when `is_ckpt_step`, `is_val_step` or `sigterm_received`
-    is first asked for, or else when the step ends.
+    Ranks communicate once per step: when `is_ckpt_step`, `is_val_step` or `sigterm_received` is
+    first read, or else when the step ends.
 
     Args:
-        global_batch_size: The number of samples of a step, over all ranks; by default one batch of
+        global_batch_size: The number of samples in a step, over all ranks; by default one batch of
             each rank.
-        local_batch_size: The number of samples of a batch on one rank; by default the loader's.
+        local_batch_size: The number of samples in a batch on one rank; by default the loader's.
         dp_size: The number of data-parallel ranks; by default those that share the loader's data.
-        dataloader: What yields batches: one of Feedline's loaders, or anything that can be iterated
-            over. A loader that saves its own place, as Feedline's do, has it saved in this clock's
-            state; of another one, batches that were used are read again and dropped.
+        dataloader: One of Feedline's loaders, or any iterable of batches. The state of a loader
+            that has one, as Feedline's do, is saved in this scheduler's state; from others, batches
+            already used are read again and dropped.
         ckpt_every_steps: The checkpoint interval, in steps; by default once an epoch, or at half of
             `max_steps` if the loader has no length.
-        save_checkpoint_every_epoch: Whether a checkpoint is due at the end of each epoch.
-        val_every_steps: The validation interval, in steps, beside checkpoints.
+        save_checkpoint_every_epoch: Save a checkpoint at the end of each epoch.
+        val_every_steps: The validation interval, in steps, in addition to checkpoints.
         log_remote_every_steps: The interval of remote logging, in steps.
         loss_average_window_steps: The window of the averages of loss and waiting, in steps.
         gc_every_steps: The interval of garbage collection, in steps.
         start_step: The number of the first step.
         start_epoch: The number of the first epoch.
-        num_epochs: The number of epochs; by default as many as `max_steps` take, or 10.
+        num_epochs: The number of epochs; by default enough for `max_steps`, or 10.
         max_steps: The number of steps; by default those of `num_epochs`. Required when the loader
             has no length.
         preemption_signal: The signal that stops the run: a number, a name with or without `SIG`, a
-            list of them, or `None`. Workers of a torch DataLoader do not hear it.
-        max_duration: Stop before so much time has passed: seconds, `"H:MM:SS"`, a `timedelta`, or
+            list of them, or `None`. Workers of a torch DataLoader ignore it.
+        max_duration: Stop before this time has passed: seconds, `"H:MM:SS"`, a `timedelta`, or
             `"slurm"` for the end of the Slurm job.
-        deadline_margin: How many seconds before that to keep for the last checkpoint.
+        deadline_margin: Seconds before that, reserved for the last checkpoint.
         peers: The processes of the run, which stop together; by default those of the process group
-            of torch or JAX, and else this one alone.
+            of torch or JAX, else this process alone.
         process_group: The process group of torch, if not the default one.
-        progress: Whether rank 0 shows a progress bar on a terminal.
+        progress: Show a progress bar on rank 0, on a terminal.
 
     Examples:
         >>> scheduler = StepScheduler(8, 2, 1, range(10), num_epochs=2, preemption_signal=None)
@@ -150,14 +150,18 @@ class StepScheduler:
 
     ckpt_every_steps = asked_of("cadence", "ckpt_every_steps", "The checkpoint interval, in steps.")
     val_every_steps = asked_of("cadence", "val_every_steps", "The validation interval, in steps.")
-    log_remote_every_steps = asked_of("cadence", "log_remote_every_steps", "That of logging.")
-    gc_every_steps = asked_of("cadence", "gc_every_steps", "That of garbage collection.")
+    log_remote_every_steps = asked_of(
+        "cadence", "log_remote_every_steps", ("The interval of remote logging, in steps.")
+    )
+    gc_every_steps = asked_of(
+        "cadence", "gc_every_steps", ("The interval of garbage collection, in steps.")
+    )
 
     # The walk through the data.
 
     @property
     def dataloader(self) -> Any:
-        """What yields batches, as it was given."""
+        """The given dataloader."""
         return self._given_loader
 
     @dataloader.setter
@@ -175,9 +179,9 @@ class StepScheduler:
         return as_loader(dataloader, peers=self.peers, signals=tuple(self.sig_handler.signals))
 
     epoch: int = asked_of("_walk", "epoch", can_set=True)
-    """The number of the epoch that the run is in."""
+    """The current epoch."""
     step: int = asked_of("_count", "step")
-    """The number of the step that is out, or else of the next one."""
+    """The number of the current step, or else of the next one."""
 
     @property
     def epochs(self) -> Iterator[int]:
@@ -190,14 +194,14 @@ class StepScheduler:
             epoch = max(epoch + 1, self.epoch)
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to the beginning of an epoch; the one that the clock is in is not restarted."""
+        """Move to the start of an epoch; the current epoch is not restarted."""
         epoch = check_integer("epoch", epoch, 0)
         self._settle()
         self._walk.go_to(epoch)
 
     def __iter__(self) -> Iterator[list[Any]]:
         if self._walk.loader is None:
-            raise InvalidValueError("dataloader=None has no batches to iterate over; give a loader")
+            raise InvalidValueError("dataloader=None has no batches to iterate over; pass a loader")
         self._settle()
         if self._has_ended or self.epoch >= self.num_epochs:
             return
@@ -228,7 +232,7 @@ class StepScheduler:
         return self._walk.group
 
     def _settle(self) -> None:
-        """End the step that is out: from now on the next one counts."""
+        """End the current step."""
         if self._is_out:
             self._verdict_now()
             self._was_checkpoint = self._is_planned_checkpoint
@@ -247,11 +251,11 @@ class StepScheduler:
     # What is due at the step that is out.
 
     is_last_batch: bool = asked_of("_walk", "is_last_group")
-    """Whether this step is the last one of its epoch."""
+    """Whether this step is the last of its epoch."""
 
     @property
     def is_last_step(self) -> bool:
-        """Whether this step is the last one of the run: at `max_steps`, or of the last epoch."""
+        """Whether this step is the last of the run: at `max_steps`, or of the last epoch."""
         if not self._is_out:
             return False
         is_at_limit = self._step_limit is not None and self._count.step + 1 >= self._step_limit
@@ -259,8 +263,9 @@ class StepScheduler:
 
     @property
     def is_ckpt_step(self) -> bool:
-        """Whether a checkpoint is due: by cadence, at an end of an epoch or the run, or to stop."""
-        # All ranks ask together whatever the cadence says, so that no signal is missed.
+        """Whether to save a checkpoint: at its interval, at the end of an epoch or the run, or to
+        stop."""
+        # All ranks communicate at every step, so that no signal is missed.
         return self._verdict_now().is_stop or self._is_planned_checkpoint
 
     @property
@@ -272,25 +277,25 @@ class StepScheduler:
 
     @property
     def is_val_step(self) -> bool:
-        """Whether a validation is due: by cadence and at checkpoints, but not when stopping."""
+        """Whether to validate: at its interval and at checkpoints, but not when stopping."""
         if self._verdict_now().is_stop or not self._is_out:
             return False
         return self._is_planned_checkpoint or self.cadence.is_validation_due(self._count.step)
 
     @property
     def is_remote_logging_step(self) -> bool:
-        """Whether metrics should be sent away: by cadence, and at the last step."""
+        """Whether to send metrics: at the logging interval, and at the last step."""
         return self._is_out and (self.cadence.is_logging_due(self._count.step) or self.is_last_step)
 
     @property
     def is_gc_step(self) -> bool:
-        """Whether garbage should be collected."""
+        """Whether to collect garbage at this step."""
         return self._is_out and self.cadence.is_collection_due(self._count.step)
 
     def collect_garbage(self) -> bool:
         """Collect garbage if it is due, on all ranks at the same step; return whether it was.
 
-        Call `gc.disable()` before training, so that no rank collects at a time of its own.
+        Call `gc.disable()` before training, so that no rank collects at another time.
         """
         if not self.is_gc_step:
             return False
@@ -298,7 +303,7 @@ class StepScheduler:
         return True
 
     def record_loss(self, loss: Any) -> None:
-        """Take note of the loss of this step, for `loss_average`."""
+        """Record the loss of this step, for `loss_average`."""
         self.losses.add(loss)
 
     loss_average: float | None = asked_of("losses", "value")
@@ -306,19 +311,19 @@ class StepScheduler:
 
     @property
     def num_samples(self) -> int | None:
-        """The number of samples of this step on this rank, to scale its loss by.
+        """The number of samples in this step on this rank, to scale its loss.
 
-        A step at the end of an epoch may have fewer than the others. Padding does not count where
-        the loader says what is padding. `None` if the batches do not show how many they have.
+        The last step of an epoch may have fewer than the others. Padding does not count if the
+        loader marks it. `None` if the number is unknown.
         """
         return self._walk.num_samples(everywhere=False)
 
     @property
     def num_samples_of_all_ranks(self) -> int | None:
-        """The number of samples of this step on all ranks, where the loader's plan knows.
+        """The number of samples in this step on all ranks, if the loader has a plan.
 
-        With gradients that are averaged over ranks, `loss.sum() * dp_size` divided by this weighs
-        every sample alike, also in a last step that is not full on all ranks.
+        With gradients that are averaged over ranks, `loss.sum() * dp_size` divided by this gives
+        every sample the same weight, also in a last step that is not full on all ranks.
         """
         return self._walk.num_samples(everywhere=self.dp_size > 1)
 
@@ -331,15 +336,15 @@ class StepScheduler:
 
     @property
     def stop_reason(self) -> str | None:
-        """Why the run stops before its end, if it does."""
+        """The reason why the run stops early, or None."""
         return self._verdict_now().reason
 
     def request_stop(self) -> None:
-        """Ask all ranks to stop after this step; one of them is enough."""
+        """Stop all ranks after this step; a call on one rank is enough."""
         self._agreement.is_asked = True
 
     def _verdict_now(self) -> Verdict:
-        """Return what the ranks agree on at this step; the first to ask makes them talk."""
+        """Return what the ranks agree on at this step; the first call communicates."""
         agreement, walk, step = self._agreement, self._walk, self._count.step
         if walk.group is None or agreement.step == step:
             return agreement.verdict
@@ -348,10 +353,11 @@ class StepScheduler:
         )
 
     def _stops_before_step(self) -> bool:
-        """Return whether the run stops before a step that could be handed out.
+        """Return whether the run stops before the next step.
 
-        Right after a checkpoint, ranks talk now instead of later in the step. If a signal came
-        while it was saved, the run stops with that one, and not with another after one more step.
+        Right after a checkpoint, ranks communicate now instead of later in the step. If a signal
+        came while it was saved, the run stops with that checkpoint, not with another one a step
+        later.
         """
         if self._was_checkpoint:
             self._verdict_now()
@@ -360,11 +366,11 @@ class StepScheduler:
     # The state.
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state after the step that is out: the next step, its epoch and its data."""
+        """Return the state after the current step: the next step, its epoch and its data."""
         return self._walk.state(self._count.step + self._is_out).to_dict()
 
     def load_state_dict(self, s: Mapping[str, Any]) -> None:
-        """Go on at the step after the one at which a state was saved.
+        """Resume at the step after the saved one.
 
         Args:
             s: What `state_dict` returned, or a mapping with `step` and `epoch`.
@@ -382,7 +388,7 @@ class StepScheduler:
     # Opening and closing.
 
     def close(self) -> None:
-        """Give the signals back, and end the progress bar and the loader's pass."""
+        """Restore the signal handlers, and end the progress bar and the loader's pass."""
         self._walk.close()
         end_log = getattr(self._walk.loader, "end_log", None)
         if end_log is not None:

@@ -1,4 +1,4 @@
-"""The batches of a run's steps, taken out of a loader."""
+"""The batches of a run's steps, from a loader."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from feedline.errors import PlanMismatchError
 from feedline.feed import Delivered, ForeignLoader, Loader
 from feedline.steps.limits import StepSizes
 from feedline.steps.run_state import RunState
+from feedline.words import several
 
 _END = object()
 
 
 class DataWalk:
-    """A walk through the epochs of a loader, from the batches of one step to those of the next.
+    """A walk through the epochs of a loader, step by step.
 
-    The loader knows its place; the walk knows which of its batches make the step that is out.
+    The loader knows its position; the walk knows which batches are in the current step.
 
     Args:
         loader: What yields batches.
-        sizes: How many batches make a step; the last one of an epoch may have fewer.
+        sizes: The number of batches in a step; the last step of an epoch may have fewer.
         epoch: The number of the first epoch.
     """
 
@@ -46,13 +47,13 @@ class DataWalk:
     def _leave_pass(self) -> None:
         self._batches = None
         self._is_begun = self.is_last_group = False
-        #: Whether somebody else must not move the loader.
+        #: Whether nothing else may move the loader.
         self.is_compared = True
         # Batches of this pass that steps have used, and those delivered that no step has.
         self._num_used = self._num_unused = 0
 
     def go_to(self, epoch: int) -> None:
-        """Go to the beginning of an epoch; the one that the walk is in is not restarted."""
+        """Move to the start of an epoch; the current epoch is not restarted."""
         if epoch != self.epoch:
             self._begin_epoch(epoch)
             self._send_loader_away()
@@ -64,12 +65,12 @@ class DataWalk:
         self.epoch, self._num_before = epoch, 0
 
     def _send_loader_away(self) -> None:
-        """Let the loader begin this epoch anew: if it has ended it, it would go on to the next."""
+        """Restart the loader's epoch: a loader at the end of an epoch would begin the next one."""
         if self.loader is not None and self.loader.epoch == self.epoch:
             self.loader.set_epoch(self.epoch + 1)
 
     def begin_pass(self) -> None:
-        """Begin where this epoch was left."""
+        """Begin at the current position of this epoch."""
         loader = self.loader
         assert loader is not None
         if self._is_begun:
@@ -88,7 +89,7 @@ class DataWalk:
         self.epoch = loader.epoch
 
     def take_group(self) -> bool:
-        """Take the next group out; return whether there was one, or else the epoch has ended."""
+        """Take the next group; return False if the epoch has ended."""
         loader, batches = self.loader, self._batches
         if loader is None or batches is None:
             return False
@@ -116,7 +117,7 @@ class DataWalk:
         return True
 
     def put_back_group(self) -> None:
-        """Put the group that is out back, which nobody has used."""
+        """Put back the current group, which was not used."""
         assert self.group is not None
         self._num_unused = len(self.group)
         self._num_used -= self._num_unused
@@ -124,26 +125,26 @@ class DataWalk:
         self.is_last_group = False
 
     def leave_group(self) -> None:
-        """Be done with the group that is out, and with its epoch if it is the last one."""
+        """Finish the current group, and its epoch if it is the last group."""
         self.group = None
         if self.is_last_group:
             self._begin_epoch(self.epoch + 1)
 
     @property
     def has_diverged(self) -> bool:
-        """Whether somebody else has taken batches out of the loader in this pass."""
+        """Whether something else has taken batches from the loader in this pass."""
         latest = None if self.loader is None else self.loader.delivered
         number = 0 if latest is None else latest.number + 1
         return self.is_compared and number != self._num_used
 
     def num_samples(self, *, everywhere: bool) -> int | None:
-        """Return the number of real samples of the group that is out, or None if unknown."""
+        """Return the number of real samples in the current group, or None if unknown."""
         name = "num_real_of_all_ranks" if everywhere else "num_real"
         counts = [getattr(record, name) for record in self._records]
         return None if self.group is None or None in counts else sum(counts)
 
     def state(self, step: int) -> RunState:
-        """Return the state of a run before a step, at the place after the group that is out."""
+        """Return the state of a run before a step, at the position after the current group."""
         place = None if self.loader is None else self.loader.state_before(self._num_unused)
         sizes: Mapping[str, Any] = self._sizes
         num_batches, data = self._num_before + self._num_used, place
@@ -161,7 +162,7 @@ class DataWalk:
         )
 
     def load(self, state: RunState) -> None:
-        """Go to the place in a state; raise if this loader cannot go on there."""
+        """Move to the position in a state; raise if this loader cannot resume there."""
         loader, place = self.loader, state.to_dict()
         if isinstance(loader, ForeignLoader):
             loader.load_state_dict({**place, "loader": state.dataloader})
@@ -169,9 +170,9 @@ class DataWalk:
             loader.load_state_dict(state.dataloader)
         elif loader is not None and state.num_batches:
             raise PlanMismatchError(
-                f"the state was saved after {state.num_batches} batches of a loader without a "
-                f"state, and {type(loader).__name__} cannot resume there; use the same loader, or "
-                "a state from the end of an epoch",
+                f"the state was saved after {several(state.num_batches, 'batch', 'batches')} of a "
+                f"loader without a state, and {type(loader).__name__} cannot resume there; use the "
+                "same loader, or a state from the end of an epoch",
                 {"dataloader": (None, type(loader).__name__)},
             )
         self.group = None
@@ -179,7 +180,7 @@ class DataWalk:
         self._num_before = state.num_batches
 
     def close(self) -> None:
-        """Let go of the loader's pass; the place stays as it is."""
+        """End the loader's pass; the position is kept."""
         if isinstance(self.loader, ForeignLoader):
             self.loader.close()
         self._batches = None

@@ -1,4 +1,4 @@
-"""Stores: samples on disk, in chunks, read by chunk and row without running anything in a file."""
+"""Stores: samples on disk, in chunks; reading never runs code from a file."""
 
 from feedline.lazy import moved
 from feedline.store.anndata_store import open_anndata

@@ -1,4 +1,4 @@
-"""Samples by number: what `store[i]`, slices and iteration over a store do."""
+"""Samples by number: `store[i]`, slices and iteration over a store."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from feedline.words import bytes_in_words, several
 if TYPE_CHECKING:
     from feedline.store.protocol import Store
 
-# How much of a chunk is read at once when somebody walks over all samples.
+# The part of a chunk that is read at once in an iteration over all samples.
 _WALK_BYTES = 2**22
 _MOST_COLUMNS = 8
 
@@ -59,7 +59,7 @@ def walk(store: Store) -> Iterator[dict[str, Any]]:
 
 
 def check_index(index: Any, num_samples: int) -> int:
-    """Return the number of a sample, counted from the end where it is negative, or raise."""
+    """Return the number of a sample, or raise; a negative number counts from the end."""
     try:
         number = operator.index(index)
     except TypeError:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from feedline.errors import DamagedDataError, InvalidValueError, check_sequence
 from feedline.store.zarr_arrays import ZarrArray, damage_in, open_zarr, plain_codecs, read_whole
 from feedline.store.zarr_store import CsrPart, CsrStore, DensePart, DenseStore, may_lack_columns
+from feedline.words import several
 
 
 def open_anndata(
@@ -27,14 +28,14 @@ def open_anndata(
 
     Args:
         paths: A zarr folder, or several with the same columns.
-        element: Which matrix of an AnnData group, such as `"X"` or `"layers/counts"`.
-        obs: Which columns of `obs` to hold in memory. Categories come as codes are resolved.
+        element: The matrix of an AnnData group, such as `"X"` or `"layers/counts"`.
+        obs: The columns of `obs` to hold in memory. Categorical codes are resolved to their values.
 
     Examples:
         >>> open_anndata("nowhere.zarr")
         Traceback (most recent call last):
             ...
-        feedline.errors.MissingDataError: nowhere.zarr: there is no such folder
+        feedline.errors.MissingDataError: nowhere.zarr: does not exist; check the path
     """
     listed = [paths] if isinstance(paths, str | os.PathLike) else check_sequence("paths", paths)
     folders = [Path(path) for path in listed]
@@ -49,7 +50,10 @@ def open_anndata(
                 values.append(_obs_column(folder, group, name, parts[-1].shape[0]))
             digests.append(_fingerprint(parts[-1]))
     if len({type(part) for part in parts}) != 1:
-        raise InvalidValueError(f"{folders[0]} and others must be all sparse or all dense")
+        raise InvalidValueError(
+            f"{folders[0]}: some matrices are sparse and some are dense; they must be all sparse "
+            "or all dense"
+        )
     joined = {name: np.concatenate(values) for name, values in columns.items()}
     digest = hashlib.blake2b("".join(digests).encode(), digest_size=16).hexdigest()
     store = CsrStore if isinstance(parts[0], CsrPart) else DenseStore
@@ -80,7 +84,7 @@ def _part_of(folder: Path, matrix: Any) -> CsrPart | DensePart:
             f"{folder}: is encoded as {encoding!r} but must be csr_matrix or a dense array; write "
             "it with rows as the compressed axis"
         )
-    with damage_in(folder, "its sparse matrix is incomplete"):
+    with damage_in(folder, "its sparse matrix is incomplete (data, indices or indptr is missing)"):
         num_rows, num_columns = (int(size) for size in matrix.attrs["shape"])
         edges, data, indices = (matrix[name] for name in ("indptr", "data", "indices"))
         if edges.shape != (num_rows + 1,):
@@ -119,7 +123,9 @@ def _obs_column(folder: Path, group: Any | None, name: str, num_rows: int) -> ND
         codes = _list_of(folder, name, column["codes"], num_rows)
         categories = read_whole(column["categories"])
         if len(codes) and (codes.min() < -1 or codes.max() >= len(categories)):
-            raise DamagedDataError(f"{folder}: obs/{name} has codes without a category")
+            raise DamagedDataError(
+                f"{folder}: obs/{name} has codes without a category; write it again"
+            )
         if len(codes) and codes.min() < 0:
             categories = np.array([*categories.tolist(), None], dtype=object)
         values: NDArray[Any] = categories[codes]
@@ -135,11 +141,11 @@ def _obs_column(folder: Path, group: Any | None, name: str, num_rows: int) -> ND
 
 
 def _list_of(folder: Path, name: str, array: Any, num_rows: int) -> NDArray[Any]:
-    """Return a value for each row; how many there are is known before any is read."""
+    """Return a value for each row; the number is checked before any value is read."""
     if array.shape[:1] != (num_rows,):
         raise DamagedDataError(
             f"{folder}: obs/{name} has {'×'.join(map(str, array.shape))} values but the matrix has "
-            f"{num_rows} rows"
+            f"{several(num_rows, 'row')}"
         )
     return read_whole(array)
 

@@ -15,17 +15,18 @@ from feedline.errors import DamagedDataError, FeedlineError
 from feedline.store.chunk import OpenChunk
 from feedline.store.extras import import_arrow
 from feedline.store.mapped import map_file
+from feedline.words import several
 
 _OTHERS = "select other columns with columns=[...]"
-# Parquet may tell of many equal values in few bytes, so only absurd claims can be told from true
-# ones: more than this, and more than so many times the file.
+# Parquet may store many equal values in few bytes, so only absurd sizes can be refused: more than
+# this, and more than this many times the file.
 _PLAUSIBLE_BYTES = 2**32
 _PLAUSIBLE_RATIO = 1000
 _Names = Sequence[str] | None
 
 
 def group_sizes(path: Path) -> tuple[int, ...]:
-    """Return the number of samples of each row group or record batch of a file."""
+    """Return the number of samples in each row group or record batch of a file."""
     arrow = import_arrow()
     bytes_ = map_file(path)
     with _errors_named(arrow, path):
@@ -40,10 +41,10 @@ def group_sizes(path: Path) -> tuple[int, ...]:
 
 
 def open_group(path: Path, group: int, columns: Sequence[str] | None = None) -> OpenChunk:
-    """Open one row group or record batch of a file; `columns` are the only ones that are read.
+    """Open one row group or record batch of a file; only `columns` are read.
 
-    Numbers and bools give one value a sample, and lists of one length give an axis more. Arrow
-    files that are not compressed stay mapped, except for bools, which take a bit each there.
+    Numbers and bools give one value per sample, and lists of one length add an axis. Arrow files
+    that are not compressed stay mapped, except for bools, which are stored as bits.
     """
     arrow = import_arrow()
     bytes_ = map_file(path)
@@ -60,14 +61,14 @@ def open_group(path: Path, group: int, columns: Sequence[str] | None = None) -> 
 
 @contextmanager
 def _errors_named(arrow: Any, path: Path) -> Iterator[None]:
-    """Name the file in whatever goes wrong in pyarrow; a damaged file may cause almost anything."""
+    """Name the file in errors of pyarrow; a damaged file may cause almost any error."""
     try:
         yield
     except FeedlineError:
         raise
     except (arrow.ArrowException, OSError, ValueError, LookupError, struct.error) as error:
         raise DamagedDataError(
-            f"{path}: cannot be read ({error!s:.200}); it is cut short or damaged, write it again"
+            f"{path}: cannot be read ({error!s:.200}); it is truncated or damaged; write it again"
         ) from None
 
 
@@ -109,7 +110,7 @@ def _read_row_group(
         raise DamagedDataError(f"{path}: row group {group} {found}; write smaller row groups")
     table = file.read_row_group(group, columns=names, use_threads=False)
     if table.num_rows != num_rows:
-        found = f"has {table.num_rows} samples but claims {num_rows}"
+        found = f"has {several(table.num_rows, 'sample')} but claims {num_rows}"
         raise DamagedDataError(f"{path}: row group {group} {found}; write it again")
     return table
 
@@ -128,7 +129,7 @@ def _read_record_batch(
 
 
 def _is_compressed(arrow: Any, bytes_: NDArray[np.uint8]) -> bool:
-    """Whether the first record batch says that it is compressed; pyarrow does not tell."""
+    """Whether the first record batch is compressed; pyarrow does not show it."""
     # The messages of a file begin after its magic, in the format of a stream.
     for message in arrow.ipc.MessageReader.open_stream(arrow.py_buffer(bytes_[8:])):
         if message.type == "record batch":
@@ -150,7 +151,7 @@ def _flatbuffer_child(data: bytes, table: int, field: int) -> int:
 
 
 def _names_to_read(arrow: Any, path: Path, schema: Any, columns: _Names) -> list[str]:
-    """Return the columns to read, if there are such and their types have a numpy array."""
+    """Return the columns to read, or raise if one is missing or its type has no numpy array."""
     names = list(schema.names if columns is None else dict.fromkeys(columns))
     unknown = [name for name in names if name not in schema.names]
     if unknown or not names:
@@ -161,8 +162,8 @@ def _names_to_read(arrow: Any, path: Path, schema: Any, columns: _Names) -> list
     for name in names:
         if schema.names.count(name) > 1:
             raise DamagedDataError(
-                f"{path}: column {name!r} is there {schema.names.count(name)} times and must be "
-                f"there once; rename one, or {_OTHERS}"
+                f"{path}: column {name!r} appears {schema.names.count(name)} times and must appear "
+                f"once; rename one, or {_OTHERS}"
             )
         type_ = inner = schema.field(name).type
         while _is_list(arrow, inner):
@@ -182,7 +183,7 @@ def _is_list(arrow: Any, type_: Any) -> bool:
 
 
 def _row_bytes(arrow: Any, type_: Any) -> int:
-    """Return the least that a row may take; lists of any length may be empty."""
+    """Return the minimum bytes of a row; lists of any length may be empty."""
     if arrow.types.is_fixed_size_list(type_):
         return int(type_.list_size) * _row_bytes(arrow, type_.value_type)
     return 8 if _is_list(arrow, type_) else -(-int(type_.bit_width) // 8)
@@ -202,7 +203,8 @@ def _values(arrow: Any, where: str, array: Any) -> NDArray[Any]:
     """Return an Arrow array without nulls as numpy's, with an axis for each level of lists."""
     if array.null_count:
         raise DamagedDataError(
-            f"{where} has {array.null_count} nulls and must have none; fill them, or {_OTHERS}"
+            f"{where} has {several(array.null_count, 'null')} and must have none; fill them, or "
+            f"{_OTHERS}"
         )
     if not _is_list(arrow, array.type):
         values: NDArray[Any] = array.to_numpy(zero_copy_only=False)
@@ -216,7 +218,7 @@ def _values(arrow: Any, where: str, array: Any) -> NDArray[Any]:
 
 
 def _equal_lists(where: str, array: Any) -> tuple[int, Any]:
-    """Return the one length of all lists, and their values one after another."""
+    """Return the common length of all lists, and their values."""
     if not len(array):
         return 0, array.values.slice(0, 0)
     offsets = array.offsets.to_numpy().astype(np.int64, copy=False)
@@ -231,6 +233,6 @@ def _equal_lists(where: str, array: Any) -> tuple[int, Any]:
 
 def _ragged(where: str, lengths: Any) -> DamagedDataError:
     return DamagedDataError(
-        f"{where} has lists of {np.min(lengths)} to {np.max(lengths)} values, which must have one "
-        f"length; pad it to one length, or {_OTHERS}"
+        f"{where} has lists of {np.min(lengths)} to {np.max(lengths)} values, which must all have "
+        f"the same length; pad them, or {_OTHERS}"
     )

@@ -1,4 +1,4 @@
-"""Checksums of whole files, what they are compared with, and digests that are cheap."""
+"""Checksums of whole files, their comparison, and cheap digests."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 from feedline.errors import DamagedDataError, MissingDataError
 from feedline.store.manifest import ChunkFile
 from feedline.store.paths import files_of
+from feedline.words import several
 
 _BYTES_AT_ONCE = 2**20
 _WHOLE_BYTES = 2**18
@@ -21,9 +22,9 @@ _NUM_PARTS = 16
 def checksum_files(
     files: Iterable[Path], on_bytes: Callable[[int], None] = lambda _: None
 ) -> tuple[str, int]:
-    """Return the checksum of files, one after another, and the number of their bytes.
+    """Return the checksum of files, in order, and their number of bytes.
 
-    `on_bytes` is told of every part that was read.
+    `on_bytes` is called for every part that was read.
     """
     digest = hashlib.blake2b(digest_size=16)
     num_bytes = 0
@@ -40,8 +41,8 @@ def checksum_files(
 def digest_parts(path: Path) -> str:
     """Return a digest of the size and of evenly spread parts of a file; of a small one, all.
 
-    It tells files of other content apart, not one flipped bit in a large file: that is what
-    checksums are for.
+    It detects files with other content, but not one flipped bit in a large file: use checksums for
+    that.
     """
     digest = hashlib.blake2b(digest_size=16)
     for file_path in files_of(path):
@@ -62,24 +63,24 @@ def digest_parts(path: Path) -> str:
 def check_file(
     path: Path, recorded: ChunkFile, on_bytes: Callable[[int], None] = lambda _: None
 ) -> bool:
-    """Read a chunk whole, and raise unless its bytes are those recorded.
+    """Read a whole chunk, and raise unless its bytes match the recorded checksum.
 
-    Without a recorded checksum, the ones inside a `.pt` file serve. Returns False where there is
-    neither, so that only sizes were compared. `on_bytes` is told of every part that was read.
+    Without a recorded checksum, those inside a `.pt` file are used. Returns False if there is
+    neither, so that only sizes were compared. `on_bytes` is called for every part that was read.
     """
     try:
         files = files_of(path)
         num_bytes = sum(file.stat().st_size for file in files)
         if recorded.num_bytes is not None and num_bytes != recorded.num_bytes:
             raise DamagedDataError(
-                f"{path}: has {num_bytes} bytes and was written with {recorded.num_bytes}; it is "
-                "cut short or was replaced, restore it or pack again"
+                f"{path}: has {several(num_bytes, 'byte')} and was written with "
+                f"{recorded.num_bytes}; it is truncated or was replaced; restore it or pack again"
             )
         if recorded.checksum is not None:
             checksum, _ = checksum_files(files, on_bytes)
             if checksum != recorded.checksum:
                 raise DamagedDataError(
-                    f"{path}: its bytes have changed since it was written (checksum {checksum}, "
+                    f"{path}: its contents have changed since it was written (checksum {checksum}, "
                     f"recorded {recorded.checksum}); restore it or pack again"
                 )
         elif path.suffix in (".pt", ".pth"):
@@ -87,20 +88,21 @@ def check_file(
         else:
             return False
     except FileNotFoundError:
-        raise MissingDataError(f"{path}: there is no such file; restore it or pack again") from None
+        raise MissingDataError(f"{path}: does not exist; restore it or pack again") from None
     except OSError as error:
         raise DamagedDataError(f"{path}: cannot be read ({error}); restore it") from None
     return True
 
 
 def _check_members(path: Path, on_bytes: Callable[[int], None]) -> None:
-    """Read every member of a zip file, which compares it with its CRC-32."""
+    """Read every member of a zip file, which checks its CRC-32."""
     try:
         with zipfile.ZipFile(path) as archive:
             for member in archive.infolist():
                 if member.compress_type != zipfile.ZIP_STORED or member.flag_bits & 1:
                     raise DamagedDataError(
-                        f"{path}: {member.filename!r:.80} is compressed or encrypted; it is damaged"
+                        f"{path}: {member.filename!r:.80} is compressed or encrypted, which "
+                        "torch.save never writes; restore it or write it again"
                     )
                 with archive.open(member) as part:
                     while data := part.read(_BYTES_AT_ONCE):
@@ -109,5 +111,5 @@ def _check_members(path: Path, on_bytes: Callable[[int], None]) -> None:
         if isinstance(error, DamagedDataError):
             raise
         raise DamagedDataError(
-            f"{path}: is cut short or damaged ({error}); restore it or write it again"
+            f"{path}: is truncated or damaged ({error}); restore it or write it again"
         ) from None

@@ -45,7 +45,7 @@ class OpenChunk:
 
     @lazy
     def rows(self) -> dict[str, RowSource]:
-        """The columns, ready for rows to be copied out of them."""
+        """The columns, prepared for copying rows."""
         return {name: RowSource(array) for name, array in self.arrays.items()}
 
     @property
@@ -55,8 +55,8 @@ class OpenChunk:
         if len(set(lengths.values())) != 1:
             listed = ", ".join(f"{name!r} has {length}" for name, length in lengths.items())
             raise DamagedDataError(
-                f"{self.path}: columns must have equally many samples, but {listed or 'has none'}; "
-                "write this chunk again"
+                f"{self.path}: columns must have equally many samples, but "
+                f"{listed or 'there are no columns'}; write this chunk again"
             )
         return next(iter(lengths.values()))
 
@@ -65,7 +65,7 @@ _MAX_FILES = 128
 
 
 def max_open_files() -> int:
-    """Return how many files to keep open: few enough for the process's limit to have room."""
+    """Return the number of files to keep open, well below the limit of the process."""
     if resource is None:
         return _MAX_FILES
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -75,9 +75,9 @@ def max_open_files() -> int:
 class OpenChunks:
     """A cache of open chunks that threads share.
 
-    The least recently used ones are let go when there are more than `max_files` files or
-    `max_bytes` of decoded data, but for the latest. A chunk that is in use stays alive until its
-    reader is done with it.
+    The least recently used chunks are closed when there are more than `max_files` files or
+    `max_bytes` of decoded data, except the latest. A chunk in use stays open until its reader is
+    done.
     """
 
     def __init__(self, open_chunk: Callable[[int], OpenChunk], max_files: int, max_bytes: int):
@@ -87,7 +87,7 @@ class OpenChunks:
         self.clear()
 
     def clear(self) -> None:
-        """Let go of all chunks."""
+        """Close all chunks."""
         self._process = os.getpid()
         self._lock = Lock()
         self._opening: dict[int, Lock] = {}
@@ -95,7 +95,7 @@ class OpenChunks:
         self._num_files = self._num_bytes = 0
 
     def get(self, number: int) -> OpenChunk:
-        """Return a chunk, opened if it is not; two threads never open the same one twice."""
+        """Return an open chunk; two threads never open the same one twice."""
         if self._process != os.getpid():
             # A fork copies locks as they are, also those that another thread was holding.
             self.clear()

@@ -1,4 +1,4 @@
-"""Columns: what every sample of a store has, and how their types are written."""
+"""The columns of a store, and the names of their types."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Column:
 
     @property
     def row_bytes(self) -> int:
-        """The number of bytes of one sample."""
+        """The number of bytes in one sample."""
         return self.dtype.itemsize * math.prod(self.shape)
 
     def describe(self) -> dict[str, Any]:
@@ -87,7 +87,7 @@ def is_carried(dtype: np.dtype[Any]) -> bool:
 
 
 def as_numbers(columns: Mapping[str, Column], arrays: Arrays) -> Arrays:
-    """Return arrays whose values are numbers: bfloat16, which numpy lacks, as float32.
+    """Return arrays with bfloat16, which numpy lacks, converted to float32.
 
     Examples:
         >>> as_numbers({"x": Column("x", "bfloat16")}, {"x": np.array([0x3FC0], "<u2")})
@@ -137,13 +137,13 @@ def columns_of(arrays: Mapping[str, NDArray[Any]], type_names: Mapping[str, str]
 
 
 def check_columns(path: Any, expected: Mapping[str, Column], found: Mapping[str, Column]) -> None:
-    """Raise an error that names the file, unless it has the columns that it should have."""
+    """Raise an error that names the file, unless it has the expected columns."""
     wrong = [f"column {name!r} is missing" for name in expected if name not in found]
     for name, column in expected.items():
         if name in found and found[name] != column:
             wrong.append(f"column {name!r} is {found[name]} and should be {column}")
     if wrong:
         raise DamagedDataError(
-            f"{path}: {'; '.join(wrong)}; all chunks of a folder must agree, so write this one "
-            "again"
+            f"{path}: {'; '.join(wrong)}; all chunks of a folder must have the same columns; write "
+            "this one again"
         )

@@ -1,4 +1,4 @@
-"""Libraries that are extras, imported when they are first needed: some take long to load."""
+"""Optional libraries, imported when they are first needed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def import_extra(module: str, *, extra: str, what: str) -> Any:
-    """Return a module of a library, or say how to get it; `what` names those who need it."""
+    """Return a module of an optional library, or raise an error that says how to install it."""
     library = module.partition(".")[0]
     try:
         return importlib.import_module(module)
@@ -21,5 +21,5 @@ def import_extra(module: str, *, extra: str, what: str) -> Any:
 
 
 def import_arrow(module: str = "pyarrow") -> Any:
-    """Return a module of pyarrow, or say how to get it."""
+    """Return a module of pyarrow, or raise an error that says how to install it."""
     return import_extra(module, extra="arrow", what="parquet, Arrow, CSV and JSONL files")

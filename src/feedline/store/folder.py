@@ -1,4 +1,4 @@
-"""A folder of chunks: `metadata.json` and the files that it names."""
+"""A folder of chunks: `metadata.json` and the files that it lists."""
 
 from __future__ import annotations
 
@@ -38,15 +38,16 @@ class FolderStore(Store):
     """The samples of a folder of chunks, read from mapped files.
 
     Chunks are `.pt` files as torch.save writes them, `.safetensors`, folders of `.npy` columns, or
-    parquet and Arrow files, whose row groups and record batches are chunks. Nothing in a file is
-    run, and no file outside of the folder is read.
+    parquet and Arrow files, whose row groups and record batches are chunks. No code from a file is
+    run, and no file outside the folder is read.
 
     Args:
         folder: The folder with `metadata.json`.
-        columns: Which columns to read; by default all.
-        last_steps: Read only the last so many steps of every column that has steps.
-        verify: Compare each file with its checksum when it is first opened. This reads it whole.
-        cache_bytes: How much decoded data of parquet and Arrow files is kept.
+        columns: The columns to read; by default all.
+        last_steps: Read only this many last steps of every column that has steps.
+        verify: Compare each file with its checksum when it is first opened. This reads the whole
+            file.
+        cache_bytes: Bytes of decoded parquet and Arrow data to keep.
 
     Examples:
         >>> import tempfile
@@ -82,7 +83,7 @@ class FolderStore(Store):
     ) -> FolderStore:
         """Return the samples of one chunk file or table, without a `metadata.json`."""
         store = cls.__new__(cls)
-        # The user's own path may be a link; those inside of data must not lead out.
+        # The user's own path may be a link; links inside the data must not lead out.
         manifest = manifest_of_file(Path(path).resolve())
         store._open_manifest(manifest, columns, None, verify=verify, cache_bytes=cache_bytes)
         store._path = Path(path)
@@ -137,12 +138,12 @@ class FolderStore(Store):
 
     @property
     def chunk_sizes(self) -> NDArray[np.int64]:
-        """The number of samples of each chunk."""
+        """The number of samples in each chunk."""
         return self._layout[1]
 
     @lazy
     def columns(self) -> dict[str, Column]:
-        """What every sample has, as recorded, or else as in the first chunk that is not empty."""
+        """The columns, as recorded, or else as in the first chunk that is not empty."""
         stored = self._stored_columns
         names = stored if self._selected is None else self._selected
         missing = [name for name in names if name not in stored]
@@ -158,7 +159,9 @@ class FolderStore(Store):
             return self.manifest.columns
         filled = np.flatnonzero(self.chunk_sizes)
         if not len(filled):
-            raise DamagedDataError(f"{self.folder}: has no samples; pack at least one")
+            raise DamagedDataError(
+                f"{self.folder}: has 0 samples and must have at least 1; pack again with samples"
+            )
         return self._open_file(int(filled[0])).columns
 
     @property
@@ -168,7 +171,7 @@ class FolderStore(Store):
 
     @lazy
     def part_digests(self) -> list[str]:
-        """A digest for each file; where there are very many, for each of so many runs of files."""
+        """A digest for each file, or for each group of files if there are very many."""
         files = [self.manifest.file(number) for number in range(len(self.manifest))]
         paths = [file_in(self.folder, file.path, may_be_folder=True) for file in files]
         if len(paths) <= _MAX_PARTS:
@@ -220,7 +223,7 @@ class FolderStore(Store):
         return sizes
 
     def read(self, chunk: int, rows: Any, out: Arrays | None = None) -> Arrays:
-        """Return rows of one chunk, column by column; written to `out` where it is given."""
+        """Return rows of one chunk, column by column; written to `out` if given."""
         chunk = check_integer("chunk", chunk, 0, len(self.chunk_sizes) - 1)
         source = self._open_chunks.get(chunk)
         rows = check_rows(rows, int(self.chunk_sizes[chunk]), str(source.path))
@@ -237,7 +240,7 @@ class FolderStore(Store):
         return f"{self.folder / file.path}{where}, row {row}"
 
     def check_chunk(self, number: int) -> None:
-        """Open one file of the folder, and raise unless it holds what is recorded of it."""
+        """Open one file of the folder, and raise unless it matches its record."""
         number = check_integer("number", number, 0, len(self.manifest) - 1)
         for chunk in np.flatnonzero(self._layout[0] == number).tolist():
             self._open(chunk)
@@ -254,7 +257,7 @@ class FolderStore(Store):
                     os.posix_fadvise(descriptor, start, _HINT_BYTES, os.POSIX_FADV_WILLNEED)
 
     def close(self) -> None:
-        """Let go of open files; a later read opens them again."""
+        """Close open files; a later read opens them again."""
         self._open_chunks.clear()
 
     def _open(self, chunk: int) -> OpenChunk:
@@ -289,7 +292,7 @@ class FolderStore(Store):
 
 
 def manifest_of_file(path: Path) -> Manifest:
-    """Return what a `metadata.json` would say of one file."""
+    """Return what a `metadata.json` would contain for one file."""
     groups = group_sizes(path) if is_grouped(path.name) else None
     num_samples = open_chunk(path).num_samples if groups is None else sum(groups)
     file = ChunkFile(path=path.name, num_samples=num_samples, groups=groups)
@@ -307,5 +310,5 @@ def _digest(parts: Iterable[str], size: int = 8) -> str:
 def _check_count(path: Path, found: int, recorded: int) -> None:
     if found != recorded:
         raise DamagedDataError(
-            f"{path}: has {found} samples, but metadata.json says {recorded}; pack again"
+            f"{path}: has {several(found, 'sample')}, but metadata.json says {recorded}; pack again"
         )

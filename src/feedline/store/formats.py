@@ -1,4 +1,4 @@
-"""Which reader opens a chunk, by the ending of its name."""
+"""The reader of a chunk, by its file extension."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def is_grouped(path: str) -> bool:
 
 
 def open_chunk(path: Path, group: int = 0, columns: Sequence[str] | None = None) -> OpenChunk:
-    """Open one chunk; `columns` saves the decoding of others, where there is any."""
+    """Open one chunk; columns that are not in `columns` are not decoded."""
     if is_grouped(path.name):
         return open_group(path, group, columns)
     if path.suffix in (".pt", ".pth"):
@@ -33,6 +33,6 @@ def open_chunk(path: Path, group: int = 0, columns: Sequence[str] | None = None)
     if path.suffix == ".npy" or path.is_dir():
         return open_npy(path)
     raise DamagedDataError(
-        f"{path}: its kind is unknown; chunks are .pt, .safetensors, .parquet, .arrow, .feather or "
+        f"{path}: unknown file type; chunks are .pt, .safetensors, .parquet, .arrow, .feather or "
         ".npy files, or folders of .npy files"
     )

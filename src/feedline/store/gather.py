@@ -1,4 +1,4 @@
-"""Copying chosen rows out of an array, whatever its strides and alignment."""
+"""Copying rows out of an array with any strides and alignment."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _BYTES_AT_ONCE = 2**18
 
 
 class RowSource:
-    """An array whose rows are copied out many times; what that needs is prepared once.
+    """An array whose rows are copied many times; the setup is done once.
 
     Examples:
         >>> out = np.empty((2, 3), dtype=np.int64)
@@ -59,7 +59,7 @@ def scatter(source: NDArray[Any], out: NDArray[Any], places: NDArray[np.int64]) 
 
 
 class _Interface:
-    """Lets numpy see memory under another type; holds on to its owner."""
+    """Shows memory to numpy under another type; keeps its owner alive."""
 
     def __init__(self, owner: NDArray[Any], row_bytes: int) -> None:
         self._owner = owner
@@ -73,7 +73,7 @@ class _Interface:
 
 
 def _rows_as_items(array: NDArray[Any]) -> NDArray[Any] | None:
-    """Return a view with one opaque item per row, or None where the bytes of a row are apart."""
+    """Return a view with one opaque item per row, or None if rows are not contiguous."""
     row_bytes = array.dtype.itemsize * math.prod(array.shape[1:])
     if not row_bytes or (len(array) and not array[0].flags.c_contiguous):
         return None

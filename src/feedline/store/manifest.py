@@ -1,4 +1,4 @@
-"""`metadata.json`: which chunks a folder has, and how many samples are in each."""
+"""`metadata.json`: the chunks of a folder, and the number of samples in each."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from feedline.errors import (
 from feedline.store.columns import Column
 from feedline.store.paths import check_relative
 from feedline.store.writing import open_whole
+from feedline.words import several
 
 MANIFEST_NAME = "metadata.json"
 FORMAT = "feedline.folder"
@@ -36,7 +37,7 @@ class ChunkFile:
     """One entry of `batch_files`.
 
     `path` is relative to the folder. `groups` are the sizes of the row groups or record batches of
-    a file that holds several chunks. What is None was not recorded.
+    a file that holds several chunks. None means not recorded.
     """
 
     path: str
@@ -54,7 +55,7 @@ class ChunkFile:
 
     @classmethod
     def from_entry(cls, entry: Mapping[str, Any]) -> ChunkFile:
-        """Return the file that `describe` told of, checked but for its path."""
+        """Return the file from a `describe` entry; all but its path is checked."""
         num_bytes, checksum, groups = (entry.get(k) for k in ("bytes", "checksum", "groups"))
         if checksum is not None and not isinstance(checksum, str):
             raise InvalidValueError(f"checksum={checksum!r:.80} must be a string")
@@ -64,7 +65,7 @@ class ChunkFile:
             groups = tuple(check_integer("groups", size, 0, _MAX_SAMPLES) for size in groups)
             if sum(groups) != entry["samples"]:
                 raise InvalidValueError(
-                    f"groups have {sum(groups)} samples but must have {entry['samples']}"
+                    f"groups have {several(sum(groups), 'sample')} but must have {entry['samples']}"
                 )
         return cls(
             path=entry["path"],
@@ -77,7 +78,7 @@ class ChunkFile:
 
 @dataclass(frozen=True, eq=False)
 class Manifest:
-    """What `metadata.json` says; asking for an entry makes it, so that a million cost little."""
+    """The contents of `metadata.json`; entries are made when they are asked for."""
 
     folder: Path
     entries: list[dict[str, Any]] = field(repr=False)
@@ -86,7 +87,7 @@ class Manifest:
 
     @property
     def num_samples(self) -> int:
-        """The number of samples of the whole folder."""
+        """The number of samples in the whole folder."""
         return int(self.samples.sum())
 
     def __len__(self) -> int:
@@ -105,8 +106,8 @@ class Manifest:
 def read_manifest(folder: Path) -> Manifest:
     """Read and check `metadata.json`.
 
-    Only the two documented keys are needed: `total_samples`, and `batch_files` with a `path` and
-    the number of `samples` of each chunk.
+    Only the two documented keys are required: `total_samples`, and `batch_files` with the `path`
+    and the number of `samples` of each chunk.
     """
     path = folder / MANIFEST_NAME
     data = _load(path)
@@ -129,7 +130,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def write_manifest(folder: Path, files: Iterable[ChunkFile], columns: Iterable[Column]) -> None:
-    """Write `metadata.json`, at once or not at all."""
+    """Write `metadata.json` atomically."""
     entries = [file.describe() for file in files]
     data = {
         "format": FORMAT,
@@ -143,11 +144,11 @@ def write_manifest(folder: Path, files: Iterable[ChunkFile], columns: Iterable[C
 
 
 def _folders_near(path: Path) -> str:
-    """Return which folder to give instead: packing with a split makes one for each part."""
+    """Return a hint about the folder to use instead: packing with splits makes one for each."""
     parts = sorted(found.parent.name for found in path.parent.glob(f"*/{path.name}"))[:5]
     if parts:
-        return f"give a folder in it: {', '.join(parts)}"
-    return "give the folder that packing wrote"
+        return f"use a folder in it: {', '.join(parts)}"
+    return "use the folder that packing wrote"
 
 
 def _load(path: Path) -> dict[str, Any]:
@@ -163,7 +164,7 @@ def _load(path: Path) -> dict[str, Any]:
         data = json.loads(path.read_bytes())
     except FileNotFoundError:
         raise MissingDataError(
-            f"{path}: there is no such file, so {path.parent} is not a folder of chunks; "
+            f"{path}: does not exist, so {path.parent} is not a folder of chunks; "
             f"{_folders_near(path)}"
         ) from None
     except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
@@ -173,12 +174,14 @@ def _load(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise DamagedDataError(f"{path}: cannot be read ({error})") from None
     if not isinstance(data, dict):
-        raise DamagedDataError(f"{path}: must hold an object, not {type(data).__name__}")
+        raise DamagedDataError(
+            f"{path}: must contain a JSON object, not {type(data).__name__}; pack again"
+        )
     return data
 
 
 def _samples_of(path: Path, entries: list[dict[str, Any]]) -> NDArray[np.int64]:
-    """Return the number of samples of each entry; these and the paths are checked."""
+    """Return the number of samples in each entry; numbers and paths are checked."""
     for number, entry in enumerate(entries):
         check_relative(path, entry.get("path"))
         count = entry.get("samples")

@@ -1,7 +1,7 @@
 """Mapped files: bytes that are read when touched, and arrays over parts of them.
 
-Every number that says where an array lies comes from a file, so it is a claim: it is checked with
-Python's integers, which cannot overflow, before numpy sees it.
+Every offset and shape comes from a file, so it is not trusted: it is checked with Python's
+integers, which cannot overflow, before numpy sees it.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.errors import DamagedDataError, MissingDataError, StoreError, UnsafeDataError
+from feedline.words import several
 
 _MAX_AXES = 32
 _MAX_NUMBER = 2**62
@@ -36,7 +37,7 @@ def map_file(path: Path) -> NDArray[np.uint8]:
                 return _empty((0,), np.dtype(np.uint8))
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except FileNotFoundError:
-        raise MissingDataError(f"{path}: there is no such file; restore it or pack again") from None
+        raise MissingDataError(f"{path}: does not exist; restore it or pack again") from None
     except IsADirectoryError:
         raise UnsafeDataError(f"{path}: must be a regular file") from None
     except StoreError:
@@ -57,7 +58,7 @@ def view(
     strides: Sequence[int] | None = None,
     is_fortran: bool = False,
 ) -> NDArray[Any]:
-    """Return an array over a part of a mapped file, or raise if any of it lies outside.
+    """Return an array over a part of a mapped file, or raise if any of it is outside the file.
 
     `what` names the array in errors. `offset` and `strides` are in bytes and need not be aligned;
     without strides the array is in C order, or in Fortran's. Strides of 0 repeat values, but one
@@ -76,8 +77,9 @@ def view(
         strides = _check_numbers(path, what, "strides", strides)
     if len(strides) != len(shape):
         raise DamagedDataError(
-            f"{path}: {what!r} has {len(shape)} axes but {len(strides)} strides, and must have as "
-            "many of both; it is damaged, write this chunk again"
+            f"{path}: {what!r} has {several(len(shape), 'axis', 'axes')} but "
+            f"{several(len(strides), 'stride')}, and must have equally many; it is damaged; write "
+            "this chunk again"
         )
     is_empty = 0 in shape
     steps = zip(shape, strides, strict=True)
@@ -86,12 +88,12 @@ def view(
     if offset + needed > bytes_.size:
         raise DamagedDataError(
             f"{path}: {what!r} needs bytes [{offset}, {offset + needed}) but the file has "
-            f"{bytes_.size}; it is cut short or damaged, write this chunk again"
+            f"{bytes_.size}; it is truncated or damaged; write this chunk again"
         )
     row_bytes = dtype.itemsize * math.prod(shape[1:])
     if not is_empty and row_bytes > bytes_.size:
         raise DamagedDataError(
-            f"{path}: each sample of {what!r} has {row_bytes} bytes but the file has "
+            f"{path}: each sample of {what!r} has {several(row_bytes, 'byte')} but the file has "
             f"{bytes_.size}; write this chunk again with values that are not repeated by strides"
         )
     try:
@@ -120,8 +122,8 @@ def _empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
 def _check_numbers(path: Path, what: str, name: str, numbers: Sequence[Any]) -> tuple[int, ...]:
     if len(numbers) > _MAX_AXES:
         raise DamagedDataError(
-            f"{path}: {what!r} has {name} with {len(numbers)} axes and must have at most "
-            f"{_MAX_AXES}; write this chunk again"
+            f"{path}: {what!r} has {name} with {several(len(numbers), 'axis', 'axes')} and must "
+            f"have at most {_MAX_AXES}; write this chunk again"
         )
     for number in numbers:
         if type(number) is not int or not 0 <= number <= _MAX_NUMBER:
@@ -129,7 +131,7 @@ def _check_numbers(path: Path, what: str, name: str, numbers: Sequence[Any]) -> 
             is_long = type(number) is int and number.bit_length() > 200
             shown = hex(number)[:40] + "…" if is_long else f"{number!r:.80}"
             raise DamagedDataError(
-                f"{path}: {what!r} has {name} with {shown}, which must be an integer in "
-                "[0, 2**62]; it is damaged, write this chunk again"
+                f"{path}: {what!r} has {name} with {shown}, which must be an integer in [0, "
+                "2**62]; it is damaged; write this chunk again"
             )
     return tuple(numbers)

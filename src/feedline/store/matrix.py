@@ -1,4 +1,4 @@
-"""Matrices whose rows are fetched by the request and then cut into batches; one in memory."""
+"""Matrices whose rows are fetched per request and then cut into batches; one in memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Request = Sequence[slice] | Indices
 
 
 class FetchedRows(Protocol):
-    """Rows in memory, in the order in which they were requested."""
+    """Rows in memory, in the order of the request."""
 
     @property
     def num_rows(self) -> int:
@@ -29,11 +29,11 @@ class FetchedRows(Protocol):
 
 
 class MatrixStore(Protocol):
-    """A matrix on disk, with columns of values that go with its rows."""
+    """A matrix on disk, with columns of values for its rows."""
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The number of rows and of columns; a dense matrix may have more axes."""
+        """The number of rows and columns; a dense matrix may have more axes."""
 
     @property
     def obs(self) -> Mapping[str, NDArray[Any]]:
@@ -76,8 +76,8 @@ def rows_of_request(request: Request, num_rows: int) -> Indices:
         ends = np.array([part.stop for part in request], dtype=np.int64)
     if len(starts) and (starts.min() < 0 or ends.max() > num_rows or (ends < starts).any()):
         raise InvalidValueError(
-            f"requests from {starts.min()} to {ends.max()} must lie in [0, {num_rows}], each with "
-            "its start before its stop"
+            f"requests from {starts.min()} to {ends.max()} must be in [0, {num_rows}], with each "
+            "start before its stop"
         )
     sizes = ends - starts
     places = np.cumsum(sizes) - sizes
@@ -85,7 +85,7 @@ def rows_of_request(request: Request, num_rows: int) -> Indices:
 
 
 def rows_by_part(rows: Indices, edges: Indices) -> Iterator[tuple[int, Indices, Indices]]:
-    """Yield each part that has some of the rows: its number, their places, and their rows in it.
+    """Yield each part that has some of the rows: its number, their positions, and their rows in it.
 
     Args:
         rows: Rows of all parts together.
@@ -104,7 +104,7 @@ def rows_by_part(rows: Indices, edges: Indices) -> Iterator[tuple[int, Indices, 
 
 
 class MemoryMatrix:
-    """A numpy array or a scipy CSR matrix, and values that go with its rows.
+    """A numpy array or a scipy CSR matrix, and values for its rows.
 
     Args:
         matrix: The matrix.
@@ -122,7 +122,7 @@ class MemoryMatrix:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """The number of rows and of columns."""
+        """The number of rows and columns."""
         num_rows, num_columns = self._matrix.shape
         return num_rows, num_columns
 

@@ -17,14 +17,14 @@ _CHUNK_BYTES = 2**22
 
 
 class MatrixSamples(Store):
-    """A matrix whose rows are samples: column `name`, and the columns of `obs` beside it.
+    """A matrix whose rows are samples: column `name`, and the columns of `obs`.
 
     Rows of a sparse matrix come dense. `feedline.torch.ChunkLoader` reads sparse batches.
 
     Args:
         matrix: What `open_anndata` returns, or another `MatrixStore`.
         name: The name of the column that holds the rows.
-        chunk_rows: The number of rows of a chunk; by default about 4 MiB.
+        chunk_rows: The number of rows in a chunk; by default about 4 MiB.
 
     Examples:
         >>> from feedline.store import MemoryMatrix
@@ -41,8 +41,8 @@ class MatrixSamples(Store):
         for column, values in matrix.obs.items():
             if column == name or not is_carried(values.dtype):
                 raise InvalidValueError(
-                    f"obs={column!r} must be a column of numbers with another name than {name!r}, "
-                    f"but has type {values.dtype}; leave it out, or use ChunkLoader"
+                    f"obs={column!r} has type {values.dtype} but must be a column of numbers with "
+                    f"another name than {name!r}; omit it, or use ChunkLoader"
                 )
         if chunk_rows is None:
             chunk_rows = max(1, _CHUNK_BYTES // max(1, self.columns[name].row_bytes))
@@ -55,7 +55,7 @@ class MatrixSamples(Store):
 
     @lazy
     def chunk_sizes(self) -> NDArray[np.int64]:
-        """The number of rows of each chunk; only the last may have fewer."""
+        """The number of rows in each chunk; only the last may have fewer."""
         starts = np.arange(0, self.num_samples, self._chunk_rows, dtype=np.int64)
         return np.minimum(self.num_samples - starts, self._chunk_rows)
 
@@ -103,7 +103,7 @@ class MatrixSamples(Store):
 
 
 def _dtype_of(matrix: MatrixStore) -> np.dtype[Any]:
-    """Return the type of a matrix' values; where it does not say, that of no rows."""
+    """Return the type of a matrix's values."""
     empty = matrix.fetch(np.empty(0, np.int64)).take(np.empty(0, np.int64))
     dtype: np.dtype[Any] = empty.dtype
     return dtype

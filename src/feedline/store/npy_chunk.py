@@ -1,4 +1,4 @@
-"""Chunks of `.npy` files: one file is one column, a folder of them has a column for each."""
+"""Chunks of `.npy` files: one file is one column, a folder has one column per file."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from feedline.store.chunk import OpenChunk
 from feedline.store.columns import TYPE_NAMES, dtype_named
 from feedline.store.mapped import map_file, view
 from feedline.store.paths import file_in
+from feedline.words import several
 
 _SUFFIX = ".npy"
 _MAGIC = b"\x93NUMPY"
@@ -22,7 +23,7 @@ _MAGIC = b"\x93NUMPY"
 _LENGTH_BYTES = {1: 2, 2: 4, 3: 4}
 # Python's parser is only safe on short text; numpy has the same bound.
 _MAX_HEADER = 10_000
-# Only these: `np.dtype` would build whatever a file asks for, with objects in it.
+# Only these: `np.dtype` would build any type that a file names, with objects in it.
 _DTYPES = {
     code: dtype
     for dtype in map(dtype_named, TYPE_NAMES)
@@ -33,8 +34,8 @@ _DTYPES = {
 def open_npy(path: Path) -> OpenChunk:
     """Open a `.npy` file as column "data", or a folder of them with a column named after each.
 
-    A file in a subfolder gives a column such as "sequences/item". Hidden files and files with
-    other endings are no columns.
+    A file in a subfolder gives a column such as "sequences/item". Hidden files and files with other
+    extensions are ignored.
     """
     if not path.is_dir():
         return OpenChunk(path, {"data": _map_array(path)})
@@ -78,8 +79,8 @@ def _map_array(path: Path) -> NDArray[Any]:
     array = view(bytes_, path=path, what="data", offset=offset, **_parse_header(path, text))
     if offset + array.nbytes != bytes_.size:
         raise DamagedDataError(
-            f"{path}: has {bytes_.size} bytes but its header tells of {offset + array.nbytes}; "
-            "write one array to each file"
+            f"{path}: has {several(bytes_.size, 'byte')} but its header describes "
+            f"{offset + array.nbytes}; write one array to each file"
         )
     return array
 
@@ -97,8 +98,8 @@ def _read_header(path: Path, bytes_: NDArray[np.uint8]) -> tuple[str, int]:
     length = int.from_bytes(start[8:begin], "little")
     if length > min(_MAX_HEADER, bytes_.size - begin):
         raise DamagedDataError(
-            f"{path}: the header has {length} bytes and must have at most {_MAX_HEADER} and lie "
-            f"in the file, which has {bytes_.size}; it is cut short or damaged, write it again"
+            f"{path}: the header has {length} bytes and must have at most {_MAX_HEADER} and fit in "
+            f"the file, which has {bytes_.size}; it is truncated or damaged; write it again"
         )
     return bytes_[begin : begin + length].tobytes().decode("utf-8", "replace"), begin + length
 
@@ -113,13 +114,13 @@ def _parse_header(path: Path, text: str) -> dict[str, Any]:
     if not isinstance(header, dict) or header.keys() != {"descr", "fortran_order", "shape"}:
         raise DamagedDataError(
             f"{path}: the header {text!r:.80} must have descr, fortran_order and shape; it is "
-            "damaged, write it again with numpy.save"
+            "damaged; write it again with numpy.save"
         )
     shape, is_fortran = header["shape"], header["fortran_order"]
     if not isinstance(shape, tuple) or type(is_fortran) is not bool:
         raise DamagedDataError(
             f"{path}: the header {text!r:.200} must have a tuple as shape and True or False as "
-            "fortran_order; it is damaged, write it again with numpy.save"
+            "fortran_order; it is damaged; write it again with numpy.save"
         )
     dtype = _dtype_of(path, header["descr"])
     if not shape:
@@ -135,8 +136,8 @@ def _dtype_of(path: Path, descr: object) -> np.dtype[Any]:
         return _DTYPES[descr]
     if isinstance(descr, str) and descr[1:] == "O":
         raise UnsafeDataError(
-            f"{path}: holds Python objects, which only running code from the file could restore; "
-            "save an array of numbers"
+            f"{path}: contains Python objects, which could run code when loaded; save an array of "
+            "numbers"
         )
     if isinstance(descr, str) and descr.startswith(">"):
         remedy = 'save array.astype(array.dtype.newbyteorder("<"))'

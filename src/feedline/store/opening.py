@@ -1,4 +1,4 @@
-"""`feedline.open`: a store for whatever lies at a path."""
+"""`feedline.open`: a store for the data at a path."""
 
 from __future__ import annotations
 
@@ -34,25 +34,26 @@ def open(
 ) -> Store:
     """Open the data at `path` as a store: samples by number, each a dict.
 
-    A store has `len(store)`, `store[i]`, `store[10:20]`, iteration, and a `repr` that tells what is
-    in it. Give it to a `DataLoader`. Nothing in a file is run.
+    A store has `len(store)`, `store[i]`, `store[10:20]`, iteration, and a `repr` that shows its
+    contents. Pass it to a `DataLoader`. No code from a file is run.
 
     Args:
         path: A folder that `feedline pack` has written, or a folder of splits; a `.parquet`,
             `.arrow`, `.feather`, `.safetensors`, `.pt` or `.npy` file; a `.bin` file of tokens; or
             a zarr array, AnnData group or CSR group.
-        split: Which split of a folder of splits, such as `"train"`.
-        columns: Which columns to read; by default all.
-        verify: Whether to compare each file with its checksum when it is first read.
-        window: For a list of tokens (`.bin`, or `.npy` with one axis): how many make a sample.
-        stride: For tokens: how far apart samples begin; by default `window`.
+        split: The split to open in a folder of splits, such as `"train"`.
+        columns: The columns to read; by default all.
+        verify: Compare each file with its checksum when it is first read.
+        window: For a list of tokens (`.bin`, or `.npy` with one axis): the number of tokens in a
+            sample.
+        stride: For tokens: the distance between the starts of samples; by default `window`.
         dtype: For a `.bin` file: the type of its tokens, by default `"uint16"`.
-        element: For an AnnData group: which matrix, by default `"X"`.
-        obs: For an AnnData group: which columns of `obs` to add to each sample.
+        element: For an AnnData group: the matrix, by default `"X"`.
+        obs: For an AnnData group: the columns of `obs` to add to each sample.
 
     Raises:
-        MissingDataError: If nothing is at `path`.
-        InvalidValueError: If it is not known what lies there, or an option does not fit it.
+        MissingDataError: If `path` does not exist.
+        InvalidValueError: If the type of the data is unknown, or an option does not fit it.
 
     Examples:
         >>> import tempfile
@@ -66,7 +67,7 @@ def open(
     """
     found = Path(path)
     if not found.exists():
-        raise MissingDataError(f"{found}: there is no such file or folder")
+        raise MissingDataError(f"{found}: does not exist; check the path")
     if split is not None or _splits_in(found):
         found = _split_of(found, split)
     given: dict[str, Any] = {
@@ -93,7 +94,7 @@ def open(
 
 
 def _splits_in(folder: Path) -> list[str]:
-    """Return the names of the splits in a folder of splits, sorted; of others, none."""
+    """Return the sorted names of the splits in a folder of splits; none for other folders."""
     if not folder.is_dir() or (folder / MANIFEST_NAME).exists():
         return []
     return sorted(found.parent.name for found in folder.glob(f"[!.]*/{MANIFEST_NAME}"))
@@ -102,7 +103,7 @@ def _splits_in(folder: Path) -> list[str]:
 def _split_of(folder: Path, split: str | None) -> Path:
     splits = _splits_in(folder)
     if not splits:
-        raise InvalidValueError(f"split={split!r} must be left out: {folder} has no splits")
+        raise InvalidValueError(f"split={split!r} cannot be used: {folder} has no splits; omit it")
     listed = ", ".join(splits)
     if split is None:
         raise InvalidValueError(
@@ -117,18 +118,18 @@ def _split_of(folder: Path, split: str | None) -> Path:
 def _open_tokens(path: Path, options: Mapping[str, Any]) -> TokenStore:
     if "window" not in options:
         raise InvalidValueError(
-            f"{path}: holds tokens, so window is required: the number of tokens of a sample, such "
-            "as window=2048"
+            f"{path}: holds tokens, so window is required; pass the number of tokens in a sample, "
+            "such as window=2048"
         )
     return TokenStore(path, **options)
 
 
 def _only(given: dict[str, Any], names: tuple[str, ...], path: Path, what: str) -> dict[str, Any]:
-    """Return the options that were given, or raise if one does not fit what lies at `path`."""
+    """Return the given options, or raise if one does not fit the data at `path`."""
     for name, value in given.items():
         if name not in names:
             raise InvalidValueError(
-                f"{name}={value!r:.80} must be left out: {path} is opened as {what}, which takes "
-                f"{', '.join(names)}"
+                f"{name}={value!r:.80} cannot be used: {path} is opened as {what}, which takes "
+                f"only {', '.join(names)}"
             )
     return given

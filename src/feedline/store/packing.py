@@ -1,4 +1,4 @@
-"""The names of `feedline.packing`, which was a part of this room."""
+"""The names of `feedline.packing`, which was once a part of `feedline.store`."""
 
 from feedline.lazy import moved
 

@@ -10,7 +10,7 @@ from feedline.errors import DamagedDataError, MissingDataError, StoreError, Unsa
 
 
 def check_relative(owner: Path, relative: object) -> str:
-    """Return a path that a file names, if it could lie in its folder; `owner` is that file."""
+    """Return a path that the file `owner` names, or raise if it could be outside its folder."""
     if (
         not isinstance(relative, str)
         or not relative
@@ -28,24 +28,26 @@ def check_relative(owner: Path, relative: object) -> str:
 
 
 def file_in(folder: Path, relative: str, *, may_be_folder: bool = False) -> Path:
-    """Return the path of a regular file in `folder`, or raise; links must not lead out of it."""
+    """Return the path of a regular file in `folder`, or raise; links must stay inside it."""
     path = folder / check_relative(folder, relative)
     try:
         inside = os.path.realpath(folder)
         real = os.path.realpath(path)
         if os.path.commonpath([inside, real]) != inside:
             raise UnsafeDataError(
-                f"{path}: leads out of its folder, to {real}; copy the file into the folder"
+                f"{path}: is a link to {real}, outside its folder; copy the file into the folder"
             )
         mode = os.stat(real).st_mode
     except StoreError:
         raise
     except (FileNotFoundError, NotADirectoryError):
-        raise MissingDataError(f"{path}: there is no such file; restore it or pack again") from None
+        raise MissingDataError(f"{path}: does not exist; restore it or pack again") from None
     except UnicodeError:
-        raise DamagedDataError(f"{folder}: path={relative!r:.200} is no name of a file") from None
+        raise DamagedDataError(
+            f"{folder}: path={relative!r:.200} is not a valid file name"
+        ) from None
     except OSError as error:
-        raise DamagedDataError(f"{path!s:.200}: cannot be looked up ({error.strerror})") from None
+        raise DamagedDataError(f"{path!s:.200}: cannot be accessed ({error.strerror})") from None
     if not (stat.S_ISREG(mode) or (may_be_folder and stat.S_ISDIR(mode))):
         raise UnsafeDataError(f"{path}: must be a regular file")
     return path
@@ -54,7 +56,7 @@ def file_in(folder: Path, relative: str, *, may_be_folder: bool = False) -> Path
 def files_of(path: Path) -> list[Path]:
     """Return the files of a chunk, in a fixed order: itself, or all in its folder.
 
-    A link that leads out of the folder is an error.
+    A link to outside the folder is an error.
     """
     if not path.is_dir():
         return [path]

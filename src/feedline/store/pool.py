@@ -1,4 +1,4 @@
-"""Memory that is used again as soon as nobody holds any of it.
+"""Memory that is reused as soon as no view of it is left.
 
 Fresh memory costs a page fault for every page, about as much as copying a row into it.
 """
@@ -23,7 +23,7 @@ class SlabPool:
         self._lent: dict[int, weakref.ref[Any]] = {}
 
     def take(self, num_bytes: int) -> NDArray[np.uint8]:
-        """Return memory that comes back here when the last view of it is gone."""
+        """Return memory that is reused when its last view is deleted."""
         if num_bytes > self.num_bytes:
             return np.empty(num_bytes, np.uint8)
         try:
@@ -48,7 +48,7 @@ class SlabPool:
 
 
 class GrowingPool:
-    """Memory for arrays that differ in size; a larger one makes all later ones larger."""
+    """Memory for arrays of different sizes; a larger one makes all later ones larger."""
 
     def __init__(self) -> None:
         self._pool = SlabPool(0, max_free=0)
@@ -58,7 +58,7 @@ class GrowingPool:
         return GrowingPool, ()
 
     def array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-        """Return an array whose memory is used again when the last view of it is gone."""
+        """Return an array whose memory is reused when its last view is deleted."""
         num_bytes = math.prod(shape) * dtype.itemsize
         if self._pool.num_bytes < num_bytes:
             # With some room to spare the same memory serves most that come.

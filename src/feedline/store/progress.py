@@ -11,16 +11,16 @@ from typing import Any
 
 
 class Progress:
-    """Shows nothing; the bar below shows what it is told."""
+    """A progress bar that shows nothing."""
 
     def begin(self, text: str, total: int | None, *, done: int = 0, unit: str = "rows") -> None:
-        """Start a new bar; a total of None is not known."""
+        """Start a new bar; a total of None means unknown."""
 
     def advance(self, count: int) -> None:
-        """Tell of work that was done."""
+        """Report work that was done."""
 
     def reach(self, done: int, total: int | None) -> None:
-        """Tell of all work that was done since the bar began, and of how much."""
+        """Report all work done since the bar began, and the total."""
 
 
 class _RichProgress(Progress):
@@ -51,14 +51,14 @@ class _RichProgress(Progress):
         self._bars.update(self._task, completed=done, total=end, shown=shown)
 
     def settle(self) -> None:
-        """Show the present bar as complete: a total may have been guessed too high."""
+        """Show the current bar as complete: its total may have been estimated too high."""
         if self._task is not None:
             self._bars.update(self._task, total=max(self._done, 1), completed=max(self._done, 1))
 
 
 @contextmanager
 def open_progress(wanted: bool | None) -> Iterator[Progress]:
-    """Yield bars if they are wanted, or by default if someone is looking."""
+    """Yield bars if they are requested, or by default on a terminal."""
     has_rich = importlib.util.find_spec("rich") is not None
     if wanted and not has_rich:
         raise ModuleNotFoundError(

@@ -1,4 +1,4 @@
-"""What a store is: samples in chunks, read by chunk and row, and by number."""
+"""The store protocol: samples in chunks, read by chunk and row, or by number."""
 
 from __future__ import annotations
 
@@ -25,9 +25,8 @@ from feedline.words import shortened
 class Store(Protocol):
     """Samples in chunks. `read` may be called from several threads at once.
 
-    A class that derives from this one has samples by number, and is a map-style dataset of torch.
-    It needs what stands here without a body: `num_samples`, `chunk_sizes`, `columns`,
-    `fingerprint`, `read` and `describe_row`.
+    A subclass has samples by number, and is a torch map-style dataset. It must implement
+    `num_samples`, `chunk_sizes`, `columns`, `fingerprint`, `read` and `describe_row`.
     """
 
     @property
@@ -36,31 +35,31 @@ class Store(Protocol):
 
     @property
     def chunk_sizes(self) -> NDArray[np.int64]:
-        """The number of samples of each chunk."""
+        """The number of samples in each chunk."""
 
     @property
     def columns(self) -> Mapping[str, Column]:
-        """What every sample has."""
+        """The columns of every sample."""
 
     @property
     def fingerprint(self) -> str:
         """A short string that changes when the data does."""
 
     def read(self, chunk: int, rows: NDArray[np.int64], out: Arrays | None = None) -> Arrays:
-        """Return rows of one chunk, column by column; written to `out` where it is given."""
+        """Return rows of one chunk, column by column; written to `out` if given."""
 
     def describe_row(self, chunk: int, row: int) -> str:
-        """Return where a row comes from, for messages."""
+        """Return the origin of a row, for messages."""
 
     def prefetch(self, chunk: int) -> None:
-        """Tell that a chunk will be read soon. This must not wait for it."""
+        """Announce that a chunk will be read soon. This must not block."""
 
     def close(self) -> None:
-        """Let go of open files; a later read opens them again."""
+        """Close open files; a later read opens them again."""
 
     @lazy
     def edges(self) -> NDArray[np.int64]:
-        """The number of the first sample of each chunk, and that of all samples."""
+        """The number of the first sample of each chunk, and the number of all samples."""
         return np.concatenate([[0], np.cumsum(self.chunk_sizes)])
 
     def __len__(self) -> int:
@@ -80,7 +79,7 @@ class Store(Protocol):
         return sample_at(self, index)
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
-        """Return some samples, each as a dict; torch asks for a whole batch in this way."""
+        """Return some samples, each as a dict; torch calls this for a whole batch."""
         return list(samples_in(self[list(indices)]))
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
@@ -97,16 +96,16 @@ class Store(Protocol):
 
     @property
     def _where(self) -> str:
-        """Where the data lies, for people; empty if it lies nowhere."""
+        """The location of the data, for messages; empty if it has none."""
         return ""
 
 
 class PartedStore(Store, Protocol):
-    """A store that can tell which part of its data has changed."""
+    """A store that knows which part of its data has changed."""
 
     @property
     def part_digests(self) -> list[str]:
-        """A digest for each part of the data; a bounded number of them, however large it is."""
+        """A digest for each part of the data; their number is bounded."""
 
     def describe_part(self, number: int) -> str:
         """Return the name of a part, for messages."""

@@ -1,7 +1,7 @@
 """Chunks that `torch.save` wrote, mapped into memory without torch and without unpickling.
 
-A `.pt` file is a zip file: a pickle that says how tensors lie in records, and the records, stored
-as they are. So each tensor is a view of the file.
+A `.pt` file is a zip file: a pickle that describes the tensors, and their uncompressed records. So
+each tensor is a view of the file.
 """
 
 from __future__ import annotations
@@ -37,10 +37,11 @@ def open_pt(path: Path) -> OpenChunk:
     type_names: dict[str, str] = {}
     for name, header in _named_tensors(path, read_tensor_pickle(records.pickle(), path)):
         if name in arrays:
-            raise DamagedDataError(f"{path}: has two tensors that are called {name!r:.80}")
+            raise DamagedDataError(f"{path}: has two tensors named {name!r:.80}")
         if not header.shape:
             raise DamagedDataError(
-                f"{path}: {name!r} is one number; its first axis must be samples"
+                f"{path}: {name!r} has 0 axes but its first axis must count samples; save it with "
+                "shape (1,)"
             )
         dtype = dtype_named(header.type_name)
         record = records.find(header.record)
@@ -64,8 +65,8 @@ def _named_tensors(path: Path, content: Any) -> Iterator[tuple[str, TensorHeader
         parts = content
     else:
         raise DamagedDataError(
-            f"{path}: must hold a dict of tensors, or the tuple ({', '.join(TUPLE_NAMES)}), but "
-            f"holds {_kind_of(content)}"
+            f"{path}: must contain a dict of tensors, or the tuple ({', '.join(TUPLE_NAMES)}), but "
+            f"contains {_kind_of(content)}"
         )
     for name, part in parts.items():
         if isinstance(part, TensorHeader):
@@ -73,7 +74,7 @@ def _named_tensors(path: Path, content: Any) -> Iterator[tuple[str, TensorHeader
         elif isinstance(part, dict):
             for key, header in part.items():
                 if not isinstance(header, TensorHeader):
-                    raise DamagedDataError(f"{path}: {name}/{key} is no tensor")
+                    raise DamagedDataError(f"{path}: {name}/{key} is not a tensor")
                 yield f"{name}/{key}", header
         elif part is not None:
             raise DamagedDataError(f"{path}: {name} is neither a tensor nor a dict of tensors")
@@ -93,7 +94,7 @@ class _Records:
         self._data = data
         if bytes(data[:2]) != b"PK":
             raise DamagedDataError(
-                f"{path}: is not a zip file as torch.save writes it; save it again with a current "
+                f"{path}: is not a torch.save archive (a zip file); save it again with a current "
                 "release of torch, or restore it if it is damaged"
             )
         try:
@@ -107,10 +108,13 @@ class _Records:
         self._prefix = pickles[0].removesuffix("data.pkl")
         order = self._members.get(self._prefix + "byteorder")
         if order is not None and bytes(self._bytes_of(order)[:8]) != b"little":
-            raise DamagedDataError(f"{path}: is not little-endian; save it again on such a machine")
+            raise DamagedDataError(
+                f"{path}: is big-endian but must be little-endian; save it again on a "
+                "little-endian machine"
+            )
 
     def pickle(self) -> bytes:
-        """Return the pickle that says where the tensors are."""
+        """Return the pickle that describes the tensors."""
         found = self._bytes_of(self._members[self._prefix + "data.pkl"])
         if len(found) > _MAX_PICKLE_BYTES:
             raise self._damaged(f"its table of tensors has {len(found)} bytes")
@@ -141,5 +145,5 @@ class _Records:
 
     def _damaged(self, reason: str) -> DamagedDataError:
         return DamagedDataError(
-            f"{self._path}: is cut short or damaged ({reason}); restore it or write it again"
+            f"{self._path}: is truncated or damaged ({reason}); restore it or write it again"
         )

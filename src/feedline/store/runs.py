@@ -12,7 +12,7 @@ Indices = NDArray[np.int64]
 
 
 class Runs:
-    """Runs of entries along the first axis of an array, laid one after another in a buffer."""
+    """Runs of entries along the first axis of an array, consecutive in a buffer."""
 
     def __init__(self, starts: Indices, ends: Indices) -> None:
         self.starts = starts
@@ -21,12 +21,12 @@ class Runs:
         self.num_entries = int(self.offsets[-1])
 
     def __iter__(self) -> Iterator[tuple[int, int, int]]:
-        """Yield where each run begins and ends, and where it lies in the buffer."""
+        """Yield the start and end of each run, and its position in the buffer."""
         offsets = self.offsets[:-1].tolist()
         return zip(self.starts.tolist(), self.ends.tolist(), offsets, strict=True)
 
     def places_of(self, entries: Indices) -> Indices:
-        """Return where in the buffer each entry lies; it is known to be in some run."""
+        """Return the position of each entry in the buffer; every entry is in some run."""
         which = np.searchsorted(self.starts, entries, side="right") - 1
         return entries - self.starts[which] + self.offsets[which]
 
@@ -34,8 +34,8 @@ class Runs:
 def runs_of(starts: Indices, ends: Indices, chunk_size: int) -> Runs:
     """Return runs that hold the entries of all intervals `[start, end)`.
 
-    No two runs have entries in one chunk, so that none has to be decoded twice. Where a run begins
-    or ends inside of a chunk, a part of it may be all that has to be decoded.
+    No two runs have entries in one chunk, so no chunk is decoded twice. Where a run begins or ends
+    inside a chunk, only a part of the chunk may be decoded.
 
     Examples:
         >>> runs = runs_of(np.array([5, 9, 17]), np.array([6, 11, 18]), chunk_size=4)
@@ -82,10 +82,10 @@ def copy_runs(starts: Indices, ends: Indices, sources: Pair, outs: Pair) -> None
 
 
 def _copy_in_c(starts: Indices, ends: Indices, sources: Pair, outs: Pair) -> bool:
-    """Copy both with scipy's loop over rows, which other threads need not wait for.
+    """Copy both with scipy's loop over rows, which releases the interpreter's lock.
 
     It copies integers of 4 or 8 bytes together with values of any type. Which is which does not
-    matter to a copy, so the first array, whatever its type, goes as the integers.
+    matter to a copy, so the first array, of any type, is passed as the integers.
     """
     try:
         from scipy.sparse._sparsetools import csr_row_index

@@ -1,6 +1,6 @@
 """Chunks in the safetensors format: a header in JSON, then the values of one tensor after another.
 
-The format is small enough to be read here, so that mapping needs no framework and every claim of
+The format is simple enough to be read here, so that mapping needs no framework and every number in
 the header is checked.
 """
 
@@ -47,7 +47,7 @@ def open_safetensors(path: Path) -> OpenChunk:
         if begin + array.nbytes != end:
             raise DamagedDataError(
                 f"{path}: {name!r} has {array.nbytes} bytes by its shape but [{begin}, {end}) by "
-                "its data_offsets; it is damaged, write this chunk again"
+                "its data_offsets; it is damaged; write this chunk again"
             )
         arrays[name] = array
         type_names[name] = type_name
@@ -71,13 +71,13 @@ def write_safetensors(
         code = _CODES.get(type_name)
         if code is None or dtype_named(type_name).itemsize != array.dtype.itemsize:
             raise InvalidValueError(
-                f"{name!r} has type {type_name!r:.80}, carried by {array.dtype}, and must have one "
-                f"of {', '.join(_CODES)}; convert it"
+                f"{path}: {name!r} has type {type_name!r:.80}, carried by {array.dtype}, and must "
+                f"have one of {', '.join(_CODES)}; convert it"
             )
         if array.ndim == 0 or name == _METADATA:
             raise InvalidValueError(
-                f"{name!r} has {array.ndim} axes and must have at least 1, and any name but "
-                f"{_METADATA!r}; reshape or rename it"
+                f"{path}: {name!r} has {array.ndim} axes and must have at least 1, and any name "
+                f"but {_METADATA!r}; reshape or rename it"
             )
         begin, end = end, end + array.nbytes
         entries[name] = {"dtype": code, "shape": list(array.shape), "data_offsets": [begin, end]}
@@ -85,8 +85,8 @@ def write_safetensors(
     header += b" " * (-(8 + len(header)) % _ALIGNMENT)
     if len(header) > _MAX_HEADER:
         raise InvalidValueError(
-            f"the header has {len(header)} bytes and must have at most {_MAX_HEADER}; write fewer "
-            "columns"
+            f"{path}: the header has {len(header)} bytes and must have at most {_MAX_HEADER}; "
+            "write fewer columns"
         )
     with open(path, "wb") as file:
         file.write(len(header).to_bytes(8, "little") + header)
@@ -107,12 +107,12 @@ def _blocks_of(array: NDArray[Any]) -> Iterator[NDArray[np.uint8]]:
 
 
 def _read_header(path: Path, bytes_: NDArray[np.uint8]) -> tuple[dict[str, Any], int]:
-    """Return the header without its metadata, and the place where the values begin."""
+    """Return the header without its metadata, and the offset of the values."""
     length = int.from_bytes(bytes_[:8].tobytes(), "little")
     if bytes_.size < 8 or length > min(_MAX_HEADER, bytes_.size - 8):
         raise DamagedDataError(
-            f"{path}: the header has {length} bytes and must have at most {_MAX_HEADER} and lie in "
-            f"the file, which has {bytes_.size}; it is cut short or damaged, write it again"
+            f"{path}: the header has {length} bytes and must have at most {_MAX_HEADER} and fit in "
+            f"the file, which has {bytes_.size}; it is truncated or damaged; write it again"
         )
     try:
         header = json.loads(
@@ -121,7 +121,7 @@ def _read_header(path: Path, bytes_: NDArray[np.uint8]) -> tuple[dict[str, Any],
         )
     except (ValueError, RecursionError) as error:
         raise DamagedDataError(
-            f"{path}: the header is not JSON ({error!s:.200}); it is damaged, write it again"
+            f"{path}: the header is not JSON ({error!s:.200}); it is damaged; write it again"
         ) from None
     if not isinstance(header, dict):
         raise DamagedDataError(
@@ -134,12 +134,12 @@ def _read_header(path: Path, bytes_: NDArray[np.uint8]) -> tuple[dict[str, Any],
 def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise ValueError("a name is there twice")
+        raise ValueError("a name appears twice")
     return found
 
 
 def _check_entry(path: Path, name: str, entry: Any) -> tuple[str, tuple[int, ...], int, int]:
-    """Return type name, shape, and the claimed begin and end of a tensor in the data."""
+    """Return type name, shape, and the recorded start and end of a tensor in the data."""
     try:
         code, shape, (begin, end) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
         is_sound = all(
@@ -150,7 +150,7 @@ def _check_entry(path: Path, name: str, entry: Any) -> tuple[str, tuple[int, ...
     if not is_sound:
         raise DamagedDataError(
             f"{path}: {name!r:.80} is {entry!r:.200} and must have dtype, shape and data_offsets, "
-            "of integers of at least 0; it is damaged, write this chunk again"
+            "of integers of at least 0; it is damaged; write this chunk again"
         )
     if not isinstance(code, str) or code not in _TYPE_NAMES:
         raise DamagedDataError(
@@ -172,11 +172,11 @@ def _check_spans(path: Path, spans: list[tuple[int, int]], num_bytes: int) -> No
         if begin != place:
             raise DamagedDataError(
                 f"{path}: a tensor begins at byte {begin} of the data but the one before ends at "
-                f"{place}; they must not overlap or leave gaps, write this chunk again"
+                f"{place}; they must not overlap or leave gaps; write this chunk again"
             )
         place = end
     if place != num_bytes:
         raise DamagedDataError(
-            f"{path}: has {num_bytes} bytes of data but its header tells of {place}; it is "
-            "damaged, write this chunk again"
+            f"{path}: has {num_bytes} bytes of data but its header describes {place}; it is "
+            "damaged; write this chunk again"
         )

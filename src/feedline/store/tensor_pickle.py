@@ -30,7 +30,7 @@ _OPCODES = {opcode.code: opcode for opcode in pickletools.opcodes}
 
 @dataclass(frozen=True)
 class TensorHeader:
-    """Where a tensor lies: which record of the file, and how it is laid out in there."""
+    """The location of a tensor: its record in the file, and its layout."""
 
     record: str
     type_name: str
@@ -63,7 +63,7 @@ class _Storage:
 
 
 def read_tensor_pickle(data: bytes, path: Path) -> Any:
-    """Return what a pickle holds: dicts, lists, tuples, numbers, text and tensor headers."""
+    """Return the contents of a pickle: dicts, lists, tuples, numbers, text and tensor headers."""
     try:
         return _Machine(path).run(data)
     except StoreError:
@@ -79,7 +79,7 @@ def read_tensor_pickle(data: bytes, path: Path) -> Any:
 
 
 class _Machine:
-    """The stack machine that a pickle is written for, less everything that could do harm."""
+    """The stack machine of pickles, without everything that could do harm."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -175,7 +175,7 @@ class _Machine:
             raise TypeError(f"a call of {name.module}.{name.name}")
 
     def set_attributes(self, target: Any, _: Any) -> None:
-        """Pass over the attributes of a dict: modules' states have some that nobody needs."""
+        """Skip the attributes of a dict: modules' states have some that are not needed."""
         if not isinstance(target, dict):
             raise TypeError("attributes for something that is not a dict")
         self.push(target)

@@ -28,15 +28,16 @@ _TYPE_NAMES = ("uint16", "uint32", "int32", "int64", "uint64", "int16", "uint8",
 class TokenStore(Store):
     """Samples that are windows over one long list of tokens, read from a mapped file.
 
-    Sample i is `tokens[i * stride : i * stride + window]`, in the column "tokens". What is left at
-    the end and does not fill a window is not read.
+    Sample i is `tokens[i * stride : i * stride + window]`, in the column "tokens". Tokens at the
+    end that do not fill a window are not read.
 
     Args:
-        path: A `.bin` file of nothing but little-endian tokens, or a `.npy` file with one axis.
-        window: The number of tokens of a sample.
-        stride: How far apart samples begin; by default `window`, so that they do not overlap.
+        path: A `.bin` file of little-endian tokens only, or a `.npy` file with one axis.
+        window: The number of tokens in a sample.
+        stride: The distance between the starts of samples; by default `window`, so that they do not
+            overlap.
         dtype: The type of the tokens in a `.bin` file, by default "uint16"; `.npy` files know it.
-        chunk_windows: The number of samples of a chunk.
+        chunk_windows: The number of samples in a chunk.
 
     Examples:
         >>> import tempfile
@@ -69,7 +70,7 @@ class TokenStore(Store):
             self.window,
             1,
             self._num_tokens,
-            remedy=f"that is how many tokens {self.path} has; use a shorter window",
+            remedy=f"the number of tokens in {self.path}; use a shorter window",
         )
         self._windows: RowSource | None = self._windows_over(tokens)
 
@@ -88,7 +89,7 @@ class TokenStore(Store):
 
     @lazy
     def chunk_sizes(self) -> NDArray[np.int64]:
-        """The number of samples of each chunk; only the last may have fewer."""
+        """The number of samples in each chunk; only the last may have fewer."""
         num_chunks = -(-self.num_samples // self._chunk_windows)
         sizes = np.full(num_chunks, min(self._chunk_windows, self.num_samples), np.int64)
         sizes[-1] = self.num_samples - self._first(num_chunks - 1)
@@ -109,7 +110,7 @@ class TokenStore(Store):
         return digest.hexdigest()
 
     def read(self, chunk: int, rows: Any, out: Arrays | None = None) -> Arrays:
-        """Return rows of one chunk, as column "tokens"; written to `out` where it is given."""
+        """Return rows of one chunk, as column "tokens"; written to `out` if given."""
         chunk = check_integer("chunk", chunk, 0, len(self.chunk_sizes) - 1)
         rows = check_rows(rows, int(self.chunk_sizes[chunk]), f"chunk {chunk} of {self.path}")
         out = make_out(self.columns, len(rows), out)
@@ -125,7 +126,7 @@ class TokenStore(Store):
         """Do nothing: the kernel reads ahead in the one file."""
 
     def close(self) -> None:
-        """Let go of the file; a later read opens it again."""
+        """Close the file; a later read opens it again."""
         self._windows = None
 
     def _first(self, chunk: int) -> int:
@@ -165,7 +166,7 @@ class TokenStore(Store):
         if self._asked_dtype not in (None, tokens.dtype.name):
             raise InvalidValueError(
                 f"dtype={self._asked_dtype!r} must be {tokens.dtype.name!r}, as in {self.path}; "
-                "leave it out"
+                "omit it"
             )
         return tokens
 
@@ -175,8 +176,9 @@ def _map_bin(path: Path, dtype_name: str) -> NDArray[Any]:
     bytes_ = map_file(path)
     if bytes_.size % dtype.itemsize:
         raise DamagedDataError(
-            f"{path}: has {bytes_.size} bytes, which must be a multiple of the {dtype.itemsize} of "
-            f"each {dtype_name} token; give the dtype it was written with, or write it again"
+            f"{path}: has {several(bytes_.size, 'byte')}, which must be a multiple of the "
+            f"{dtype.itemsize} of each {dtype_name} token; pass the dtype that it was written "
+            "with, or write it again"
         )
     shape = (bytes_.size // dtype.itemsize,)
     return view(bytes_, path=path, what="tokens", dtype=dtype, shape=shape, offset=0)

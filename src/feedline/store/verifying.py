@@ -1,4 +1,4 @@
-"""`verify`: whether every chunk of a folder is what was written."""
+"""`verify`: whether every chunk of a folder is as it was written."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class VerifyResult:
 
     @property
     def ok(self) -> bool:
-        """Whether there is no fault."""
+        """Whether there are no faults."""
         return not self.faults
 
 
@@ -69,15 +69,14 @@ def verify(
 ) -> VerifyResult:
     """Read every chunk of a folder, and return all faults: there may be many.
 
-    A folder of splits is checked with all of them. Every chunk must be there, with the bytes, the
-    checksum, the columns and the number of samples that are recorded, and nothing else must be
-    there; hidden files are passed over. Where no checksums are recorded, `.pt` chunks are checked
-    by those inside of them.
+    A folder of splits is checked with all of them. Every chunk must exist, with the recorded bytes,
+    checksum, columns and number of samples, and there must be no other files; hidden files are
+    ignored. Without recorded checksums, `.pt` chunks are checked by those inside them.
 
     Args:
         folder: The folder with `metadata.json`, or with splits.
-        progress: Whether to show progress on stderr; by default if that is a terminal.
-        num_threads: The number of threads; by default that of the processor's cores.
+        progress: Show progress on stderr; by default if that is a terminal.
+        num_threads: The number of threads; by default the number of cores.
 
     Raises:
         StoreError: If a `metadata.json` is missing or malformed.
@@ -99,7 +98,7 @@ def verify(
     num_threads = check_integer("num_threads", num_threads, 1, 1024)
     stores = [FolderStore(part) for part in _parts_of(root)]
     manifests = [store.manifest for store in stores]
-    # Entries are checked before anything is read: a malformed one is no fault of a chunk.
+    # Entries are checked before anything is read: a malformed one is not a fault of a chunk.
     files = [
         (store, number, store.manifest.file(number))
         for store in stores
@@ -130,7 +129,7 @@ def verify(
 def _check_chunk(
     on_bytes: Callable[[int], None], store: FolderStore, number: int, file: ChunkFile
 ) -> tuple[bool, Fault | None]:
-    """Return whether a chunk could be compared with a checksum, and its fault, if it has one."""
+    """Return whether a chunk has a checksum, and its fault, if any."""
     was_compared = True
     try:
         path = file_in(store.folder, file.path, may_be_folder=True)
@@ -151,7 +150,7 @@ def _parts_of(root: Path) -> list[Path]:
 
 
 def _list_unknown(root: Path, manifests: list[Manifest]) -> Iterator[Path]:
-    """Yield the files that no metadata tells of; hidden ones are left to the system."""
+    """Yield the files that no metadata lists, except hidden ones."""
     known = {manifest.folder / MANIFEST_NAME for manifest in manifests}
     known |= {m.folder / os.path.normpath(entry["path"]) for m in manifests for entry in m.entries}
     for parent, folders, files in os.walk(root):

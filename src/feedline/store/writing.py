@@ -1,4 +1,4 @@
-"""Writing to disk: failures that say what to do, and data that survives a power failure."""
+"""Writing to disk: errors with a remedy, and data that survives a power failure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import BinaryIO
 from feedline.errors import FeedlineError, PackError
 from feedline.store.paths import files_of
 
-_GO_ON = "what is finished is kept, so make space or repair the disk, and pack again to go on"
+_GO_ON = "finished work is kept; free some space or repair the disk, and pack again to resume"
 
 
 @contextmanager
@@ -31,7 +31,7 @@ def reported(path: Path, *, remedy: str = _GO_ON) -> Iterator[None]:
 
 @contextmanager
 def open_whole(path: Path) -> Iterator[BinaryIO]:
-    """Open a file to be written; it is at its place when all of it is on disk, or not at all."""
+    """Open a file for writing; it appears when all of it is on disk, or not at all."""
     unfinished = path.with_name(path.name + ".new")
     try:
         with open(unfinished, "wb") as file:
@@ -65,7 +65,7 @@ def sync_chunk(path: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a file or a folder, if it is there."""
+    """Remove a file or a folder, if it exists."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:

@@ -1,8 +1,8 @@
 """Zarr groups and arrays: opening them, choosing what decodes them, and reading many runs at once.
 
-The zarrs pipeline decodes in threads of its own, which are gone after a fork: a process that was
-forked after its parent used them would wait for them forever. So small arrays are read by zarr's
-own pipeline, zarrs is used for the matrix only, and not where a parent may have used it.
+The zarrs pipeline decodes in its own threads, which do not survive a fork: a process forked after
+its parent used them would wait forever. So small arrays are read by zarr's own pipeline, zarrs is
+used for the matrix only, and not where a parent may have used it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from feedline.store.runs import Runs
 _PLAIN = "zarr.core.codec_pipeline.BatchedCodecPipeline"
 _FAST = "zarrs.ZarrsCodecPipeline"
 
-#: How many bytes a list may have, whatever its files say, and how many for each byte of them.
+#: The bytes that a list may have in any case, and for each byte of its files.
 _SMALL, _BYTES_PER_STORED = 2**26, 1024
 
 #: A chunk is decoded as a whole, so its size is what a header can make us allocate.
@@ -47,7 +47,7 @@ os.register_at_fork(after_in_child=_note_fork)
 
 @contextmanager
 def plain_codecs() -> Iterator[None]:
-    """Let arrays that are opened meanwhile be decoded without threads."""
+    """Decode arrays opened in this context without threads."""
     with _import_zarr().config.set({"codec_pipeline.path": _PLAIN}):
         yield
 
@@ -56,13 +56,13 @@ def open_zarr(path: Path) -> Any:
     """Return the zarr group or array in a folder, opened for reading."""
     zarr = _import_zarr()
     if not path.exists():
-        raise MissingDataError(f"{path}: there is no such folder")
+        raise MissingDataError(f"{path}: does not exist; check the path")
     with damage_in(path, "is not a zarr group or array"), plain_codecs():
         return zarr.open(path, mode="r")
 
 
 def with_fast_codecs(array: Any) -> Any:
-    """Return the same array, decoded by zarrs where that is installed and can be used here."""
+    """Return the same array, decoded by zarrs if that is installed and can be used here."""
     zarr = _import_zarr()
     is_fast = importlib.util.find_spec("zarrs") is not None and not _is_forked
     with zarr.config.set({"codec_pipeline.path": _FAST if is_fast else _PLAIN}):
@@ -70,14 +70,15 @@ def with_fast_codecs(array: Any) -> Any:
 
 
 def read_whole(array: Any) -> NDArray[Any]:
-    """Return all values of a small array, unless its files cannot hold as many."""
+    """Return all values of a small array, or raise if its files are too small for them."""
     num_bytes = array.size * max(np.dtype(array.dtype).itemsize, 1)
     if num_bytes > _SMALL:
         root = Path(array.store.root) / array.path
         stored = sum(file.stat().st_size for file in root.rglob("*") if file.is_file())
         if num_bytes > stored * _BYTES_PER_STORED:
             raise DamagedDataError(
-                f"{root}: should have {num_bytes} bytes but its files have {stored} only"
+                f"{root}: should have {num_bytes} bytes but its files have only {stored}; restore "
+                "it"
             )
     return np.asarray(array[:])
 
@@ -97,12 +98,12 @@ def damage_in(where: object, what: str = "cannot be read") -> Iterator[None]:
 
 
 class ZarrArray:
-    """An array whose entries are read by the run.
+    """An array whose entries are read in runs.
 
     Args:
         array: An open zarr array.
-        may_lack: Says whether entries `[start, end)` may be without a file; zarr writes none where
-            all are fill values. Where they may not, a file that is missing is an error.
+        may_lack: Returns whether entries `[start, end)` may lack a file: zarr does not write chunks
+            of fill values only. Otherwise a missing file is an error.
     """
 
     def __init__(self, array: Any, *, may_lack: Callable[[int, int], bool]) -> None:
@@ -132,7 +133,7 @@ class ZarrArray:
         return {**self.__dict__, "_decoder": None}
 
     def check_files(self, runs: Runs) -> None:
-        """Raise if a file that must be there is not; each is looked for once."""
+        """Raise if a required file is missing; each file is checked once."""
         root = getattr(self.array.store, "root", None)
         if root is None:
             return
@@ -175,7 +176,7 @@ def read_runs(parts: Sequence[tuple[ZarrArray, Runs, NDArray[Any]]]) -> None:
 
 
 class _RunsIndexer:
-    """What zarr iterates over: which part of which stored chunk goes where."""
+    """The parts of stored chunks that zarr iterates over, and their places in the output."""
 
     def __init__(self, array: ZarrArray, runs: Runs) -> None:
         self._array = array

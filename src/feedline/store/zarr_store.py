@@ -15,6 +15,7 @@ from feedline.store.matrix import Indices, Request, matrix_shown, rows_by_part, 
 from feedline.store.pool import GrowingPool
 from feedline.store.runs import copy_runs, runs_of
 from feedline.store.zarr_arrays import ZarrArray, read_runs
+from feedline.words import several
 
 Buffers = tuple[NDArray[Any], ...]
 
@@ -34,16 +35,16 @@ class DensePart:
 
     @property
     def arrays(self) -> tuple[ZarrArray, ...]:
-        """What is read for a row."""
+        """The entries of a row."""
         return (self.array,)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The number of rows and of columns."""
+        """The number of rows and columns."""
         return self.array.shape
 
     def spans_of(self, rows: Indices) -> tuple[Indices, Indices]:
-        """Return where the entries of rows begin and end."""
+        """Return the start and end of the entries of rows."""
         return rows, rows + 1
 
 
@@ -70,8 +71,8 @@ class CsrPart:
             )
         if sizes.max(initial=0) > self.num_columns:
             raise DamagedDataError(
-                f"{self.name}: a row has {sizes.max()} values but there are {self.num_columns} "
-                "columns"
+                f"{self.name}: a row has {several(sizes.max(), 'value')} but there are "
+                f"{self.num_columns} columns"
             )
         if self.indices.dtype.kind not in "iu":
             raise DamagedDataError(
@@ -80,16 +81,16 @@ class CsrPart:
 
     @property
     def arrays(self) -> tuple[ZarrArray, ...]:
-        """What is read for a row."""
+        """The entries of a row."""
         return self.data, self.indices
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The number of rows and of columns."""
+        """The number of rows and columns."""
         return len(self.indptr) - 1, self.num_columns
 
     def spans_of(self, rows: Indices) -> tuple[Indices, Indices]:
-        """Return where the values of rows begin and end."""
+        """Return the start and end of the values of rows."""
         return self.indptr[rows], self.indptr[rows + 1]
 
 
@@ -121,11 +122,11 @@ class _StackedMatrix:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The number of rows and of columns."""
+        """The number of rows and columns."""
         return int(self._edges[-1]), *self._parts[0].shape[1:]
 
     def _read(self, request: Request) -> tuple[Buffers, Indices, Indices]:
-        """Return entries in memory, and where those of each row begin and end among them.
+        """Return entries in memory, and the start and end of each row among them.
 
         Each chunk is decoded once.
         """
@@ -137,7 +138,7 @@ class _StackedMatrix:
             part = self._parts[number]
             first, end = part.spans_of(local)
             runs = runs_of(first, end, max(array.chunk_size for array in part.arrays))
-            # A row without values may lie outside of all runs, and there may be none.
+            # A row without values may be outside all runs, and there may be no runs.
             filled = end > first
             begins = np.zeros_like(first)
             begins[filled] = runs.places_of(first[filled]) + num_entries
@@ -162,9 +163,9 @@ class DenseStore(_StackedMatrix):
     """Several dense matrices as one, one below the other.
 
     Args:
-        parts: The matrices, with as many columns each.
+        parts: The matrices, with equally many columns.
         obs: A value for each row, by name.
-        fingerprint: What stands for the data in checkpoints.
+        fingerprint: The identity of the data in checkpoints.
     """
 
     def fetch(self, request: Request) -> DenseRows:
@@ -174,7 +175,7 @@ class DenseStore(_StackedMatrix):
 
 
 class DenseRows:
-    """Dense rows in memory, somewhere in a buffer of whole chunks."""
+    """Dense rows in memory, in a buffer of whole chunks."""
 
     def __init__(self, buffer: NDArray[Any], places: Indices) -> None:
         self.num_rows = len(places)
@@ -183,7 +184,7 @@ class DenseRows:
         self._places = places
 
     def take(self, places: Indices) -> NDArray[Any]:
-        """Return the rows at these places, in memory of their own."""
+        """Return a copy of the rows at these places."""
         out = np.empty((len(places), *self._buffer.shape[1:]), self._buffer.dtype)
         self._source.gather(self._places[places], out)
         return out
@@ -193,9 +194,9 @@ class CsrStore(_StackedMatrix):
     """Several sparse matrices as one, one below the other.
 
     Args:
-        parts: The matrices, with as many columns each.
+        parts: The matrices, with equally many columns.
         obs: A value for each row, by name.
-        fingerprint: What stands for the data in checkpoints.
+        fingerprint: The identity of the data in checkpoints.
     """
 
     def __init__(
@@ -213,8 +214,8 @@ class CsrStore(_StackedMatrix):
         if largest >= self.shape[1]:
             names = ", ".join(part.name for part in self._parts)
             raise DamagedDataError(
-                f"{names}: there are values in column {largest} but columns must lie in "
-                f"[0, {self.shape[1]})"
+                f"{names}: has values in column {largest} but columns must be in [0, "
+                f"{self.shape[1]})"
             )
         return CsrRows((data, indices), starts, ends, self.shape[1], self._taken)
 
@@ -266,9 +267,9 @@ def csr_of_views(
 
 
 def may_lack_columns(num_columns: int) -> bool:
-    """Return whether files of `indices` may be missing in a matrix of so many columns.
+    """Return whether files of `indices` may be missing in a matrix with this number of columns.
 
-    With one column all indices are zeros, which zarr does not store. With more of them, a file that
-    was lost must not pass for zeros.
+    With one column all indices are zeros, which zarr does not store. With more, a lost file must
+    not be read as zeros.
     """
     return num_columns == 1

@@ -1,4 +1,4 @@
-"""Torch samplers, datasets and a loader that never lose their place.
+"""Torch samplers, datasets and a loader, all resumable at any batch.
 
 Needs the extra `feedline[torch]`.
 """

@@ -1,4 +1,4 @@
-"""Where the batches of a loader come from: a store, the user's dataset, or a dataset of ours."""
+"""The source of a loader's batches: a store, the user's dataset, or one of Feedline's."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from feedline.torch.sampler import BatchPlanSampler, PlanSampler, SampleSampler,
 
 @dataclass(frozen=True, kw_only=True)
 class SampleOptions:
-    """The arguments of a loader that say which samples make which batch, and for which rank."""
+    """The arguments of a loader that decide which samples are in which batch, on which rank."""
 
     batch_size: int | None
     shuffle: bool | None
@@ -40,7 +40,7 @@ class SampleOptions:
 
     @property
     def given(self) -> dict[str, Any]:
-        """What was given of what a sampler or a dataset may have decided already."""
+        """The given arguments that a sampler or a dataset may already decide."""
         defaults = {"peers": "auto", "desync_guard": True, "desync_timeout": 60.0}
         ranks = {name: value for name, value in self.ranks.items() if value != defaults.get(name)}
         return {"seed": self.seed, "tail": self.tail, **ranks}
@@ -48,7 +48,7 @@ class SampleOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class StoreOptions:
-    """The arguments of a loader that only concern a store; None means the default."""
+    """The arguments of a loader that only apply to a store; None means the default."""
 
     window: int | str | None
     transform: Callable[[Any], Any] | None
@@ -64,9 +64,9 @@ class StoreOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchSource:
-    """What torch's loader is made with, and the sampler that counts.
+    """The arguments of torch's loader, and the sampler that counts.
 
-    `torch_sampler` and `torch_batch_sampler` are those of torch's two arguments that it gets.
+    `torch_sampler` and `torch_batch_sampler` are passed to torch's two arguments.
     """
 
     dataset: Any
@@ -80,16 +80,16 @@ class BatchSource:
 
 
 def batch_source(dataset: Any, samples: SampleOptions, store: StoreOptions) -> BatchSource:
-    """Return where a loader's batches come from, or raise if its arguments do not fit."""
+    """Return the source of a loader's batches, or raise if its arguments do not fit together."""
     is_plan = isinstance(samples.sampler, Plan | Order)
     if is_plan and samples.batch_sampler is not None:
-        raise InvalidValueError("batch_sampler must be left out when sampler is a plan")
+        raise InvalidValueError("batch_sampler cannot be used when sampler is a plan; omit it")
     is_read = is_store(dataset) and (
         is_plan or (samples.sampler is None and samples.batch_sampler is None)
     )
     if is_read:
         return _of_feed(_feed_dataset(dataset, samples, store), samples, store.transform)
-    check_left_out(vars(store), "only a store takes it, and no sampler may be given beside it")
+    check_left_out(vars(store), "it needs a store, and no sampler")
     if isinstance(dataset, FeedDataset):
         check_no_batching(
             *(samples.sampler, samples.batch_sampler, samples.batch_size, samples.shuffle),
@@ -109,7 +109,7 @@ def _feed_dataset(
 ) -> FeedDataset[dict[str, Any]]:
     if samples.batch_size is None:
         raise InvalidValueError(
-            "batch_size=None must be a number of samples: a store is read in batches"
+            "batch_size=None must be an integer of at least 1: a store is read in batches"
         )
     plan = plan_for_store(
         store,
@@ -132,9 +132,9 @@ def _feed_dataset(
 def _of_feed(
     dataset: FeedDataset[Any], samples: SampleOptions, transform: Callable[[Any], Any] | None
 ) -> BatchSource:
-    """Batches that a dataset makes of its own; torch only carries them."""
+    """Batches that a dataset makes itself; torch only carries them."""
     if transform is not None and samples.collate_fn is not None:
-        raise InvalidValueError("collate_fn and transform say the same of a store; give one")
+        raise InvalidValueError("collate_fn and transform do the same for a store; use one of them")
     changes = transform or samples.collate_fn
     # What a worker changes travels by torch's own ways, which must not reuse a batch's memory.
     dataset.lends_memory = changes is None
@@ -149,7 +149,7 @@ def _of_feed(
 def _of_plan(dataset: Any, samples: SampleOptions) -> BatchSource:
     """Batches of the user's dataset in the order of a plan."""
     if samples.batch_size is None:
-        raise InvalidValueError("batch_size=None must be a number of samples with a plan")
+        raise InvalidValueError("batch_size=None must be an integer of at least 1 with a plan")
     plan = plan_given(
         samples.sampler,
         check_dataset(dataset),
@@ -187,7 +187,7 @@ def _own_sampler(dataset: Any, samples: SampleOptions) -> SampleSampler:
 
 
 def _of_samplers(dataset: Any, samples: SampleOptions) -> BatchSource:
-    """Batches of the user's dataset as one of our samplers says."""
+    """Batches of the user's dataset in the order of one of our samplers."""
     makes_batches = samples.batch_sampler is not None or samples.batch_size is not None
     sampler, batching = plan_sampler_of(
         *(samples.sampler, samples.batch_sampler, samples.batch_size, samples.drop_last),
@@ -209,7 +209,7 @@ def _of_samplers(dataset: Any, samples: SampleOptions) -> BatchSource:
 def _collation(
     dataset: Any, collate_fn: Callable[[Any], Any] | None
 ) -> Callable[[Any], Any] | None:
-    """Return how a batch is made: one that was fetched whole need not be stacked."""
+    """Return the collate function: a batch that was fetched whole is not stacked."""
     if collate_fn is None and hasattr(dataset, "__getitems__"):
         return collate_whole
     return collate_fn

@@ -17,7 +17,7 @@ class BucketSampler(BatchPlanSampler):
     """A sampler that yields batches of one bucket each."""
 
     def _batch_at(self, batch_idx: int) -> tuple[int, int]:
-        """Return the bucket and the size of batch `batch_idx` of the epoch it is in."""
+        """Return the bucket and the size of batch `batch_idx` of the current epoch."""
         running = self.position.current
         segment = self.position.next_segment() if running is None else running.segment
         replay = Replay(
@@ -40,13 +40,13 @@ class BucketBatchSampler(BucketSampler):
 
     Args:
         lengths: The length of each sample.
-        batch_size: The number of samples in a batch; give this or `token_budget`.
-        token_budget: The number of tokens in a batch when all are padded to their bucket's edge.
-        edges: The greatest length of each bucket; give this or `num_buckets`.
+        batch_size: The number of samples in a batch; use this or `token_budget`.
+        token_budget: The number of tokens in a batch, with padding to the bucket's edge.
+        edges: The largest length in each bucket; use this or `num_buckets`.
         num_buckets: The number of buckets, with quantiles of the lengths as edges.
-        mode: `interleaved` shuffles buckets among each other; `sequential` finishes one first.
-        shuffle: Whether samples and buckets come in a new order in every epoch.
-        tail: What happens to the tail of each bucket; see `feedline.plan.Share`.
+        mode: `interleaved` mixes batches of all buckets; `sequential` finishes one bucket first.
+        shuffle: Shuffle samples and buckets, in a new order in every epoch.
+        tail: The tail policy of each bucket; see `feedline.plan.Share`.
         seed: Any integer or string.
         num_replicas: The number of ranks; by default that of the process group, else 1.
         rank: The rank of this process; by default that in the process group, else 0.
@@ -82,7 +82,7 @@ class BucketBatchSampler(BucketSampler):
     ) -> None:
         if (batch_size is None) == (token_budget is None):
             raise InvalidValueError(
-                f"batch_size={batch_size} and token_budget={token_budget}: give exactly one of them"
+                f"batch_size={batch_size} and token_budget={token_budget}: pass exactly one of them"
             )
         entry_size = batch_size if token_budget is None else token_budget
         name = "batch_size" if token_budget is None else "token_budget"
@@ -110,6 +110,6 @@ class BucketBatchSampler(BucketSampler):
         self._keys = [bucket.key for bucket in plan.buckets]
 
     def get_batch_info(self, batch_idx: int) -> dict[str, Any]:
-        """Return what batch `batch_idx` of this epoch is: its bucket's edge, and its size."""
+        """Return the bucket edge and the size of batch `batch_idx` of this epoch."""
         bucket, size = self._batch_at(batch_idx)
         return {"bucket_key": self._keys[bucket], "batch_size": size}

@@ -1,4 +1,4 @@
-"""Resolution buckets: which sizes images are brought to, and how many of each fit a batch.
+"""Resolution buckets: the sizes of images, and the batch size for each.
 
 A resolution is always (width, height). Everything here is exact integer arithmetic, so every rank
 and every machine finds the same buckets.
@@ -45,7 +45,7 @@ _SQUARE_BAND_OF_FLOATS = (17 / 20, 20 / 17)
 class BucketCalculator:
     """Quantised resolutions for the standard aspect ratios within a pixel budget.
 
-    Give either a preset or `max_pixels`.
+    Pass either a preset or `max_pixels`.
 
     Args:
         preset: A budget by name, `"256p"` to `"1536p"`: the square of that side.
@@ -70,27 +70,27 @@ class BucketCalculator:
     def __post_init__(self) -> None:
         if (self.preset is None) == (self.max_pixels is None):
             raise InvalidValueError(
-                f"preset={self.preset!r} and max_pixels={self.max_pixels!r}: "
-                "give exactly one of them"
+                f"preset={self.preset!r} and max_pixels={self.max_pixels!r}: pass exactly one of "
+                "them"
             )
         quantum = check_integer("quantization", self.quantization, 1)
         store(self, quantization=quantum)
         if self.max_pixels is not None:
-            remedy = "raise max_pixels or lower the quantization"
+            remedy = "increase max_pixels or decrease the quantization"
             store(self, max_pixels=check_integer("max_pixels", self.max_pixels, 1, remedy=remedy))
         else:
             check_choice("preset", self.preset, tuple(PRESETS))
         if self.pixel_budget < quantum**2:
             source = f"preset={self.preset!r}" if self.preset else f"max_pixels={self.max_pixels}"
             raise InvalidValueError(
-                f"{source} allows {self.pixel_budget} pixels but must allow at least "
-                f"{quantum**2}, a square of quantization={quantum}; "
-                "raise the budget or lower the quantization"
+                f"{source} allows {self.pixel_budget} pixels but must allow at least {quantum**2}, "
+                f"a square of quantization={quantum}; increase the budget or decrease the "
+                "quantization"
             )
 
     @property
     def pixel_budget(self) -> int:
-        """The greatest number of pixels that a bucket may have."""
+        """The largest number of pixels in a bucket."""
         if self.max_pixels is not None:
             return self.max_pixels
         assert self.preset is not None
@@ -111,7 +111,7 @@ class BucketCalculator:
         """Return the bucket for a ratio: of the sizes around the ideal one, the closest in aspect.
 
         The ideal sides have exactly this ratio and fill the budget. Each is rounded down and up to
-        the quantum; what exceeds the budget is left out; on a tie more pixels win.
+        the quantum; sizes above the budget are excluded; on a tie more pixels win.
         """
         quantum = self.quantization
         num_cells = self.pixel_budget // quantum**2
@@ -142,7 +142,8 @@ class BucketCalculator:
         base_batch_size: int = 32,
         base_resolution: Resolution = (512, 512),
     ) -> int:
-        """Return how many samples of `resolution` cost as much as a batch of the base resolution.
+        """Return the batch size for `resolution` that costs as much as a batch at the base
+        resolution.
 
         That is `base_batch_size` times the ratio of their pixels, rounded down, and at least one.
 

@@ -45,21 +45,21 @@ class ChunkTensors(NamedTuple):
 
 
 class ChunkLoader(PlainLoader):
-    """`feedline.feed.ChunkLoader` with tensors, and with worker processes where they help.
+    """`feedline.feed.ChunkLoader` with tensors, and with optional worker processes.
 
-    A request goes to a worker whole, and its rows come back in shared memory, where they are cut
-    into batches. So neither the batches nor their order depend on the workers, whatever the sampler
-    does; and the state counts what the training loop has received.
+    A worker gets a whole request, and its rows come back in shared memory, where they are cut into
+    batches. So neither the batches nor their order depend on the workers, with any sampler; and the
+    state counts what the training loop has received.
 
     Args:
         store: A matrix, such as `feedline.store.open_anndata` returns.
         sampler: One of `feedline.chunks`, or any that yields load requests.
         output: `"stored"` yields sparse rows as sparse CSR tensors and dense ones as dense;
             `"dense"` yields dense tensors.
-        num_workers: The number of worker processes; with none, a thread reads ahead.
-        num_ahead: How many requests are read ahead, by the thread or by each worker.
-        persistent_workers: Whether workers stay from one epoch to the next.
-        pin_memory: Whether batches are copied to memory that a GPU reads directly.
+        num_workers: The number of worker processes; with 0, a thread reads ahead.
+        num_ahead: The number of requests to read ahead, by the thread or by each worker.
+        persistent_workers: Keep the workers from one epoch to the next.
+        pin_memory: Copy batches into pinned memory.
         multiprocessing_context: How workers are started, as for torch's DataLoader.
         log: A folder for a log of every batch, for `feedline audit`; or a recorder.
         num_replicas: The number of ranks, where the sampler is not a `DistributedSampler`; 1 if
@@ -188,14 +188,14 @@ class _InWorkers:
             if self._loader.persistent_workers and self._requests.current is not requests:
                 # Workers that stay serve one pass at a time; these rows belong to the later one.
                 raise InvalidValueError(
-                    "this pass must not go on, because a later one has begun; with "
+                    "this pass cannot continue, because a later one has begun; with "
                     "persistent_workers=True, use one iterator of a loader at a time"
                 )
             yield sent.batches()
 
 
 class _Requests:
-    """What torch's loader takes for a sampler: the requests of the pass that is beginning."""
+    """A sampler for torch's loader: the requests of the pass that is beginning."""
 
     def __init__(self) -> None:
         self.current: Iterator[Request] = iter(())
@@ -205,7 +205,7 @@ class _Requests:
 
 
 class _Rows(Dataset[Any]):
-    """What torch's loader takes for a dataset: the rows of a request."""
+    """A dataset for torch's loader: the rows of a request."""
 
     def __init__(self, store: MatrixStore) -> None:
         self._store = store

@@ -43,21 +43,20 @@ _ROWS_AT_ONCE = 1024
 class FeedDataset(IterableDataset[Item]):
     """Batches of a store in the order of a plan, the same number on every rank.
 
-    Give it to `feedline.torch.DataLoader`, whose state counts what was delivered, or to torch's
-    with `batch_size=None`. Worker w of n yields batches w, w + n, …, so that a loader, which takes
-    from its workers in turn, gets them in the order of the plan: batches and their order do not
-    depend on the number of workers.
+    Pass it to `feedline.torch.DataLoader`, whose state counts what was delivered, or to torch's
+    with `batch_size=None`. Worker w of n yields batches w, w + n, …, and a loader takes from its
+    workers in turn, so batches and their order do not depend on the number of workers.
 
     Batches that are read without workers share memory with those near them, so copy what is kept
     for long.
 
     Args:
-        store: Where the samples are.
-        plan: Which sample comes when.
-        batch_size: The number of samples of a batch.
-        reading: How many threads read ahead, within which memory.
+        store: The samples.
+        plan: The order of the samples.
+        batch_size: The number of samples in a batch.
+        reading: The number of threads that read ahead, and their memory.
         prefixes: A batch has a dict for each of them, with the columns whose names begin with it;
-            the prefix is left out. By default all columns are in one dict.
+            the prefix is removed. By default all columns are in one dict.
         arrange: Makes a batch of these dicts; by default it is the first one.
         num_replicas: The number of ranks; by default that of the process group, else 1.
         rank: The rank of this process; by default that in the process group, else 0.
@@ -104,43 +103,43 @@ class FeedDataset(IterableDataset[Item]):
         self._announced: Pass | None = None
         self._num_worker_passes = 0
         self._regions: Regions | None = None
-        #: Whether workers hand out memory that they use again; not if batches are changed there.
+        #: Whether workers deliver memory that they reuse; not if batches are changed there.
         self.lends_memory = True
 
     def __repr__(self) -> str:
         return loader_shown(self, self.batches.position, SINGLE, type(self.store).__name__)
 
     epoch: int = asked_of("batches", "epoch")
-    """The epoch that this dataset is in."""
+    """The current epoch."""
 
     def __len__(self) -> int:
-        """The number of batches of a whole epoch, on every rank alike."""
+        """The number of batches in a whole epoch, the same on every rank."""
         return len(self.batches)
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to the beginning of `epoch`, in workers too; the present one is not restarted."""
+        """Move to the start of `epoch`, in workers too; the current epoch is not restarted."""
         before = self.epoch
         self.batches.set_epoch(epoch)
         if epoch != before or epoch != self._shared.epoch:
             self._shared.go_to_epoch(self.epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the training loop is; only the loader knows when there are workers."""
+        """Return the state of the training loop; with workers, only the loader knows it."""
         if self._shared.was_in_workers:
             raise FeedlineError(
-                "state_dict() of a dataset whose batches were read by workers does not know what "
-                "the training loop has received; use feedline.torch.DataLoader and save "
-                "loader.state_dict(), or use num_workers=0"
+                "state_dict() of a dataset with workers does not know which batches the training "
+                "loop has received; use feedline.torch.DataLoader and save loader.state_dict(), "
+                "or use num_workers=0"
             )
         return self.batches.state_dict()
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Let the next pass go on where a state was saved. An error changes nothing."""
+        """Let the next pass resume from a saved state. An error changes nothing."""
         self.batches.load_state_dict(state_dict)
         self._shared.go_to(self.batches.position.next_segment())
 
     def announce(self, running: Pass, num_workers: int) -> None:
-        """Let the iterators that are made next, here or in workers, belong to a pass."""
+        """Make the next iterators, here or in workers, belong to a pass."""
         if num_workers:
             # Known from now on, so that a state can be saved even when a file is lost.
             _ = self.store.fingerprint

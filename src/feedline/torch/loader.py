@@ -1,4 +1,4 @@
-"""A data loader that knows what the training loop has received."""
+"""A data loader whose state counts the batches that the training loop has received."""
 
 from __future__ import annotations
 
@@ -44,48 +44,48 @@ class DataLoader(PlannedLoader, TorchDataLoader[Item]):  # type: ignore[misc]
             at once; if that returns one thing instead of a list, this is taken as the batch. Or one
             of Feedline's iterable datasets, such as `LazyFolderDataset`, which makes its own
             batches.
-        batch_size: The number of samples in a batch, with `sampler`.
-        shuffle: Without a sampler, whether samples are shuffled, anew in each epoch.
+        batch_size: The number of samples in a batch.
+        shuffle: Shuffle the samples, in a new order in each epoch; only without a sampler.
         sampler: A plan or an order, such as `feedline.Subset` or `feedline.Weighted`; or one of
             Feedline's samplers of samples.
         batch_sampler: One of Feedline's samplers of batches.
-        num_workers: How many processes read and transform; 0 reads in this one.
-        collate_fn: Makes a batch of the samples that were fetched; of a store's batch, see
-            `transform`.
-        pin_memory: Copy batches into pinned memory before they are handed out.
-        drop_last: Leave out an incomplete last batch.
-        timeout: How many seconds to wait for a worker; 0 waits as long as it takes.
-        worker_init_fn: Called with its number in each worker when it starts.
+        num_workers: The number of processes that read and transform; 0 reads in this process.
+        collate_fn: Makes a batch of the fetched samples; for a store, use `transform`.
+        pin_memory: Copy batches into pinned memory before they are delivered.
+        drop_last: Drop an incomplete last batch.
+        timeout: Seconds to wait for a worker; 0 means no limit.
+        worker_init_fn: Called in each worker at its start, with the worker's number.
         multiprocessing_context: How workers are started, such as `"spawn"`.
-        generator: Must be left out: `seed` decides the order, on every rank alike.
-        prefetch_factor: How many batches each worker makes ahead, by default 2.
+        generator: Not supported: `seed` decides the order, the same on every rank.
+        prefetch_factor: The number of batches that each worker prefetches, by default 2.
         persistent_workers: Keep the workers from one epoch to the next.
         pin_memory_device: The device that memory is pinned for.
-        in_order: Must be True: batches that come in any order cannot be counted.
-        window: Of a store: how far samples are shuffled, over so many samples or `"8 chunks"`.
-            Fewer chunks are read at a time; by default a sample may come from anywhere.
-        transform: Of a store: a function that is called with each batch, in the workers if there
-            are any; what it returns is the batch.
-        seed: The seed of the order, where this loader decides it; by default 0.
-        tail: Without a sampler, what happens to the last samples, which do not divide evenly over
-            the ranks. Of a store or with a plan: `"even"` (the default) deals them out evenly, each
+        in_order: Must be True: batches that arrive in any order cannot be counted.
+        window: For a store: shuffle within a window of this many samples, or of `"8 chunks"`, so
+            that few chunks are read at a time; by default the whole dataset is shuffled.
+        transform: For a store: a function that is called with each batch, in the workers if there
+            are any, and returns the batch to deliver.
+        seed: The seed of the shuffle, if there is no sampler; by default 0.
+        tail: Without a sampler, what to do with the last samples, if they do not divide evenly over
+            the ranks. For a store or with a plan, `"even"` (the default) divides them evenly, each
             once, and repeats some only if there are fewer than ranks; `"pad"` fills the batch by
-            repeating samples. Of another dataset `"even"` and `"pad"` (the default) are the same:
-            up to one sample a rank is repeated. `"drop"` leaves them out (the default with
-            `drop_last=True`, and that of `DistributedSampler`), and `"exact"` raises an error.
+            repeating samples. For other datasets `"even"` and `"pad"` (the default) are the same:
+            they repeat up to one sample a rank. `"drop"` drops the samples (the default with
+            `drop_last=True`, and of `DistributedSampler`), and `"exact"` raises an error.
         with_mask: Yield `(batch, is_real)` pairs. `is_real` is False where a sample is padding,
-            that is, repeated so that all ranks have as many: leave these out of an evaluation.
-        num_threads: Of a store, without workers: how many threads read ahead; by default 1.
-        memory_budget: Of a store: how many bytes the batches that are read ahead or in use may
-            take, in each worker if there are any; by default 48 MiB.
+            repeated so that all ranks have equally many: exclude these from an evaluation.
+        num_threads: For a store, without workers: the number of threads that read ahead; by default
+            1.
+        memory_budget: For a store: bytes that the batches read ahead or in use may take, in each
+            worker if there are any; by default 48 MiB.
         log: A folder for a log of every batch, for `feedline audit`; or a recorder, such as a
             `feedline.runs.ConsumptionLog`.
         num_replicas: The number of ranks; by default that of the process group, else 1.
         rank: The rank of this process; by default that in the process group, else 0.
-        process_group: The group of ranks that get different data, if not all.
-        peers: The ranks, where these arguments do not say who they are.
-        desync_guard: Compare the ranks before each epoch, where they come from a process group.
-        desync_timeout: How many seconds the guard waits for the other ranks.
+        process_group: The group of ranks that get different data; by default all ranks.
+        peers: The ranks, if `num_replicas` and `rank` are not given.
+        desync_guard: Compare the ranks before each epoch, if they come from a process group.
+        desync_timeout: Seconds that the guard waits for the other ranks.
 
     Examples:
         >>> loader = DataLoader(list(range(100)), batch_size=10, shuffle=True)
@@ -185,7 +185,7 @@ class DataLoader(PlannedLoader, TorchDataLoader[Item]):  # type: ignore[misc]
 
     @property
     def batch_size(self) -> int | None:
-        """The number of samples of a full batch on one rank; None if batches differ."""
+        """The number of samples in a full batch on one rank; None if batches differ."""
         return super().batch_size
 
     @batch_size.setter
@@ -221,18 +221,18 @@ class DataLoader(PlannedLoader, TorchDataLoader[Item]):  # type: ignore[misc]
         return self.asked_for.latest
 
     def __getstate__(self) -> dict[str, Any]:
-        # A copy goes on at the same place, with workers and batches of its own.
+        # A copy resumes at the same position, with its own workers and batches.
         return {**self.__dict__, "asked_for": _Asked(), "_iterator": None}
 
     def close(self) -> None:
-        """End the workers that are kept from one epoch to the next, and the log."""
+        """End persistent workers, and close the log."""
         super().close()
         # torch ends the workers of an iterator when it is dropped.
         self._iterator = None
 
 
 class _Indices:
-    """What torch keeps for as long as its workers live, and iterates over once a pass."""
+    """What torch keeps while its workers live, and iterates over once per pass."""
 
     def __init__(self, loader: DataLoader[Any]) -> None:
         self._loader = loader
@@ -245,7 +245,7 @@ class _Indices:
 
 
 class _Asked:
-    """The indices that torch takes from a pass, noted until their batch has come."""
+    """The indices that torch takes from a pass, kept until their batch has arrived."""
 
     def __init__(self) -> None:
         self.batches: Iterator[Any] = iter(())
@@ -260,13 +260,13 @@ class _Asked:
             yield indices
 
     def take(self) -> None:
-        """Take note that a batch has come, or has failed."""
+        """Record that a batch has arrived, or has failed."""
         self.latest = self.waiting.popleft() if self.waiting else None
 
 
 @dataclass(eq=False)
 class _Delivering(Iterator[Any]):
-    """An iterator of torch's loader that tells its pass what it hands out."""
+    """An iterator of torch's loader that records in its pass what it delivers."""
 
     batches: Iterator[Any]
     running: Pass
@@ -280,7 +280,7 @@ class _Delivering(Iterator[Any]):
         except StopIteration:
             raise
         except Exception:
-            # The loop may go on after an error; then the batch that failed has been passed over.
+            # The loop may continue after an error; then the batch that failed is skipped.
             self.num_failed += 1
             self.asked.take()
             raise

@@ -1,4 +1,4 @@
-"""What a loader makes of the arguments that it is given."""
+"""Checks of a loader's arguments."""
 
 from __future__ import annotations
 
@@ -13,16 +13,15 @@ from feedline.torch.sampler import PlanSampler, SampleSampler
 
 
 def check_exact(in_order: bool, generator: Any) -> None:
-    """Raise if an option of torch's loader would lose the place, or would be ignored."""
+    """Raise if an option of torch's loader would break resuming, or would be ignored."""
     if not in_order:
         raise InvalidValueError(
-            "in_order=False must be True: batches that come in any order cannot be counted, so a "
-            "resumed run would lose some and repeat others; leave it out"
+            "in_order=False must be True: batches that arrive in any order cannot be counted, so "
+            "a resumed run would lose some and repeat others; omit it"
         )
     if generator is not None:
         raise InvalidValueError(
-            "generator must be left out: it would not change the order, which seed= decides, on "
-            "every rank alike; use seed="
+            "generator cannot be used: seed= decides the order, the same on every rank; use seed="
         )
 
 
@@ -30,8 +29,8 @@ def check_dataset(dataset: Any) -> int:
     """Return the number of samples of a map-style dataset, or raise."""
     if isinstance(dataset, IterableDataset):
         raise InvalidValueError(
-            f"dataset={type(dataset).__name__} must be a map-style dataset or one of "
-            "Feedline's iterable ones; give others to torch's DataLoader"
+            f"dataset={type(dataset).__name__} must be a map-style dataset or one of Feedline's "
+            "iterable ones; pass others to torch's DataLoader"
         )
     if not hasattr(dataset, "__len__"):
         raise InvalidValueError(f"dataset={dataset!r:.80} must have a length")
@@ -45,11 +44,11 @@ def check_no_batching(
     shuffle: bool | None,
     given: Mapping[str, Any],
 ) -> None:
-    """Raise if batches are described that the dataset itself makes."""
+    """Raise if arguments describe batches that the dataset makes itself."""
     if sampler is not None or batch_sampler is not None or shuffle or batch_size not in (None, 1):
         raise InvalidValueError(
-            f"batch_size={batch_size!r}, shuffle={shuffle!r} and samplers must be left out: the "
-            "dataset makes its own batches; set these in its configuration"
+            f"batch_size={batch_size!r}, shuffle={shuffle!r} and samplers cannot be used: the "
+            "dataset makes its own batches; configure the dataset instead"
         )
     _check_left_out(given, "the dataset")
 
@@ -73,36 +72,36 @@ def plan_sampler_of(
             return sampler, Batching(batch_size or 1, drop_last and batch_size is not None)
         if isinstance(sampler, PlanSampler):
             raise InvalidValueError(
-                f"sampler={type(sampler).__name__} yields batches; give it as batch_sampler"
+                f"sampler={type(sampler).__name__} yields batches; pass it as batch_sampler"
             )
     elif isinstance(batch_sampler, SampleSampler):
         raise InvalidValueError(
-            f"batch_sampler={type(batch_sampler).__name__} yields samples; give it as sampler"
+            f"batch_sampler={type(batch_sampler).__name__} yields samples; pass it as sampler"
         )
     elif isinstance(batch_sampler, PlanSampler):
         _check_left_out(given, "the sampler")
         return batch_sampler, Batching()
     chosen = sampler if batch_sampler is None else batch_sampler
     raise InvalidValueError(
-        f"sampler={type(chosen).__name__} must be one of Feedline's, which know their place; use "
-        "feedline.torch.DistributedSampler or another of its samplers"
+        f"sampler={type(chosen).__name__} must be a plan or one of Feedline's samplers, which can "
+        "resume; use feedline.torch.DistributedSampler"
     )
 
 
 def _check_left_out(given: Mapping[str, Any], owner: str) -> None:
-    """Raise if something is given that the sampler or the dataset decides."""
-    check_left_out(given, f"because {owner} decides it; give it to {owner}")
+    """Raise if an argument is given that the sampler or the dataset decides."""
+    check_left_out(given, f"because {owner} decides it; set it in {owner}")
 
 
 def check_left_out(given: Mapping[str, Any], why: str) -> None:
     """Raise if an argument is given that does not fit the others."""
     for name, value in given.items():
         if value is not None:
-            raise InvalidValueError(f"{name}={value!r:.80} must be left out, {why}")
+            raise InvalidValueError(f"{name}={value!r:.80} cannot be used, {why}")
 
 
 def as_is(batch: Any) -> Any:
-    """Return a batch that is made already, as it is."""
+    """Return a complete batch unchanged."""
     return batch
 
 

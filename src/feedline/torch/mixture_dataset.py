@@ -1,4 +1,4 @@
-"""Several map-style datasets as one, in which every item is attributed to its source."""
+"""Several map-style datasets as one that knows the source of every item."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from feedline.words import several, shortened
 
 
 class MapSource(Protocol):
-    """What a source must offer, besides `len()`: an item for each index."""
+    """A source: `len()`, and an item for each index."""
 
     def __getitem__(self, index: int, /) -> Any:
         """Return the item at `index`."""
@@ -30,15 +30,15 @@ class MixtureDataset(Dataset[Any]):
     `cumulative_sizes` is `[0, len(first), len(first) + len(second), …]`, as `MixtureSampler` takes
     it. The sizes are those at construction.
 
-    Items come back untouched, and `source_of` and `sources_of` tell where an index belongs. With
+    Items come back untouched, and `source_of` and `sources_of` return the source of an index. With
     `with_source=True` every item comes as the pair `(item, source number)` instead, which torch's
     default collate turns into the batch and a tensor of source numbers; `names[number]` is the
     source's name.
 
     Args:
-        datasets: The sources: anything with `len()` and items by index. One without items is fine.
-        names: A distinct name for each source; `"0"`, `"1"`, … if left out.
-        with_source: Whether items come with the number of their source.
+        datasets: The sources: anything with `len()` and items by index. A source may be empty.
+        names: A unique name for each source; by default `"0"`, `"1"`, ….
+        with_source: Return each item with the number of its source.
 
     Examples:
         >>> mixture = MixtureDataset([["a", "b"], ["c"]], names=["web", "books"])
@@ -117,8 +117,8 @@ class MixtureDataset(Dataset[Any]):
             kind = f"a {type(fetched).__name__}{length}"
             raise InvalidValueError(
                 f"__getitems__ of source {self.names[source]!r} returned {kind} for "
-                f"{len(indices)} indices but must return a list with one item for each; "
-                "collate in the loader's collate_fn"
+                f"{several(len(indices), 'index', 'indices')} but must return a list with one item "
+                "for each; collate in the loader's collate_fn"
             )
         return list(fetched)
 
@@ -190,8 +190,8 @@ def _check_names(names: Sequence[str] | None, num_sources: int) -> list[str]:
     listed = list(names)
     if len(listed) != num_sources:
         raise InvalidValueError(
-            f"names={listed} has {len(listed)} names but must have {num_sources}, one for each "
-            "dataset"
+            f"names={listed} has {several(len(listed), 'name')} but must have {num_sources}, one "
+            "for each dataset"
         )
     if repeated := sorted({name for name in listed if listed.count(name) > 1}):
         raise InvalidValueError(
@@ -201,7 +201,7 @@ def _check_names(names: Sequence[str] | None, num_sources: int) -> list[str]:
 
 
 def _num_items(fetched: Any) -> int | None:
-    """Return how many items a source handed over, or None if they are not a list or rows."""
+    """Return the number of items that a source returned, or None if they are not a list or rows."""
     if isinstance(fetched, np.ndarray | torch.Tensor):
         return int(fetched.shape[0]) if fetched.ndim else None
     return len(fetched) if isinstance(fetched, list) else None

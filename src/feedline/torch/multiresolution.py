@@ -1,7 +1,7 @@
 """A dataset of images or videos of several resolutions, listed by a cache folder.
 
 The files of the folder are not trusted: they are JSON, read with a bound on their size, and each
-shard must lie inside the folder. A fault anywhere is one error that names the file and the item.
+shard must be inside the folder. A fault anywhere is one error that names the file and the item.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from feedline.torch.calculator import AspectName, BucketCalculator, Resolution, 
 from feedline.words import path_shown, several
 
 BucketKey = tuple[AspectName, Resolution]
-"""What the items of a bucket share: the name of their aspect, and their resolution."""
+"""The key of a bucket: the name of its aspect, and its resolution."""
 
 MAX_FILE_BYTES = 2**30
-"""The greatest size of `metadata.json` and of each shard."""
+"""The largest size of `metadata.json` and of each shard, in bytes."""
 
 MAX_SIDE = 2**20
-"""The greatest width and height."""
+"""The largest width and height."""
 
 _METADATA = "metadata.json"
 
@@ -53,25 +53,25 @@ class MultiresolutionDataset(Dataset[Any]):
       counts: it says outright which bucket is meant.
     - `aspect_ratio`, width over height, which decides between tall, square and wide. If it is
       absent, that of the resolution counts.
-    - whatever else a subclass needs.
+    - anything else that a subclass needs.
 
     Items are numbered through all shards in the order in which they are listed. In `items` each
     has its `bucket_resolution` as a tuple and its `aspect_ratio`, given or not.
 
-    This class knows nothing of pixels: indexing it returns an item's metadata. A subclass overrides
+    This class does not read pixels: indexing it returns an item's metadata. A subclass overrides
     `load_item` to read what the metadata points to. Paths in items are as untrusted as the rest of
     the folder, and are the subclass's to check.
 
     Attributes:
         items: The metadata of every item.
         bucket_groups: For each bucket key, its `indices`, `resolution` and `aspect_name`.
-        sorted_bucket_keys: The bucket keys by number of pixels; those with as many, by key.
-        calculator: What answers for batch sizes.
+        sorted_bucket_keys: The bucket keys by number of pixels, then by key.
+        calculator: Decides the batch sizes.
 
     Args:
         cache_dir: The folder.
-        calculator: Sizes batches by resolution; a `BucketCalculator("512p")` if left out. The
-            items' buckets are those that the folder names, whatever the calculator's are.
+        calculator: Sizes batches by resolution; by default a `BucketCalculator("512p")`. The
+            items' buckets are those in the folder, not those of the calculator.
 
     Raises:
         FileNotFoundError: The folder, its `metadata.json` or a shard does not exist.
@@ -132,7 +132,8 @@ class MultiresolutionDataset(Dataset[Any]):
 
     @lazy
     def fingerprint(self) -> str:
-        """A digest of every item's bucket, in order: ranks that list alike have the same."""
+        """A digest of every item's bucket, in order; it is the same on ranks that list the same
+        items."""
         keys: list[str] = [""] * len(self)
         for (name, (width, height)), group in self.bucket_groups.items():
             for index in group["indices"]:
@@ -144,7 +145,7 @@ class MultiresolutionDataset(Dataset[Any]):
 
 
 def _check_folder(cache_dir: Any) -> Path:
-    """Return the folder, or raise if there is none."""
+    """Return the folder, or raise if it does not exist."""
     try:
         folder = Path(cache_dir)
     except TypeError:
@@ -189,8 +190,8 @@ def _shard_paths(folder: Path) -> list[Path]:
         target = path.resolve()
         if target in paths:
             raise InvalidValueError(
-                f"{origin}: {_short(name)} is listed before, and its items would come twice; "
-                "list each shard once"
+                f"{origin}: {_short(name)} is listed twice, so its items would come twice; list "
+                "each shard once"
             )
         paths[target] = path
     return list(paths.values())
@@ -304,5 +305,5 @@ _REPR.maxstring = _REPR.maxother = _REPR.maxlong = 100
 
 
 def _short(value: Any) -> str:
-    """Return the repr of a value from a file, cut short: it may be of any size."""
+    """Return the shortened repr of a value from a file, which may have any size."""
     return _REPR.repr(value)

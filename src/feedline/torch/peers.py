@@ -1,4 +1,4 @@
-"""The processes of a run that torch.distributed has joined."""
+"""The processes of a run in a torch.distributed group."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ class TorchPeers:
     def gather(self, value: Any, timeout: float) -> list[Any]:
         """Return the values of all processes, by rank.
 
-        They travel over a gloo group of its own, with its own timeout, so this works beside any
-        backend and never waits for long.
+        This uses a separate gloo group with its own timeout, so it works with any backend and never
+        waits for long.
         """
         values: list[Any] = [None] * self.world_size
         if self.world_size == 1:
@@ -63,8 +63,8 @@ class TorchPeers:
             dist.all_gather_object(values, value, group=group)
         except RuntimeError as error:
             raise DesyncError(
-                f"rank {self.rank} waited {timeout} s for the other {self.world_size - 1} ranks "
-                f"to begin the epoch, and not all did; look for an error on another rank ({error})"
+                f"rank {self.rank} waited {timeout} s, but not all of the {self.world_size} ranks "
+                f"began the epoch; look for an error on another rank ({error})"
             ) from error
         return values
 

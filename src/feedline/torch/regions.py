@@ -7,7 +7,7 @@ the memory again when the training process has dropped them.
 
 A region is a file in memory (`memfd`) that the receiver opens through `/proc`. Its last bytes are
 marks, one for everything that was sent; the receiver sets a mark when it no longer holds that.
-Where either is missing (any system but Linux), batches travel as torch sends them.
+Where either is missing (any system but Linux), torch's own way is used.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def as_tensor(array: NDArray[Any], type_name: str) -> torch.Tensor:
 
 
 def can_share() -> bool:
-    """Whether this system has what regions need."""
+    """Whether this system supports regions."""
     return hasattr(os, "memfd_create") and os.path.isdir("/proc/self/fd")
 
 
@@ -52,7 +52,7 @@ class Regions:
         self._regions: list[_Region] = []
 
     def lend(self, num_bytes: int) -> _Region:
-        """Return a region that nobody uses and that holds so many bytes."""
+        """Return an unused region that holds this many bytes."""
         region = next((r for r in self._regions if r.is_free and r.num_bytes >= num_bytes), None)
         if region is None:
             self._regions = [r for r in self._regions if not r.is_free]
@@ -80,13 +80,13 @@ class _Region:
 
     @property
     def is_free(self) -> bool:
-        """Whether neither this process nor the receiver holds anything of what was last in it."""
+        """Whether neither this process nor the receiver still uses its latest contents."""
         if self._lease is not None and self._lease() is not None:
             return False
         return _HELD not in self._map[self.num_bytes : self.num_bytes + self._num_sent]
 
     def lend(self) -> NDArray[np.uint8]:
-        """Return the memory; it counts as held until the last view of it is gone."""
+        """Return the memory; it is in use until its last view is deleted."""
         self._num_sent = 0
         self._num_lent += 1
         # A view of a map points to the array that it was made from; see SlabPool.
@@ -95,7 +95,7 @@ class _Region:
         return lease
 
     def send(self) -> tuple[_Key, str, int, int] | None:
-        """Return what the receiver needs to open this region, or None if all marks are taken."""
+        """Return what the receiver needs to open this region, or None if all marks are in use."""
         if self._num_sent == _MARK_BYTES:
             return None
         mark = self.num_bytes + self._num_sent
@@ -105,13 +105,13 @@ class _Region:
         return (self._name, self._num_lent), path, self.size, mark
 
     def part(self, tensor: torch.Tensor) -> _Part:
-        """Return where a tensor lies in this region."""
+        """Return the offset of a tensor in this region."""
         start = tensor.data_ptr() - self._address if tensor.numel() else 0
         return start, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
 
 
 class SharedColumns(dict[str, torch.Tensor]):
-    """Columns of a batch that lie in a region; pickled, they become a plain dict elsewhere."""
+    """Columns of a batch in a region; pickled, they become a plain dict in the receiver."""
 
     def __init__(self, tensors: Mapping[str, torch.Tensor], region: _Region) -> None:
         super().__init__(tensors)
@@ -128,7 +128,7 @@ class SharedColumns(dict[str, torch.Tensor]):
         return copy.deepcopy(dict(self), memo)
 
     def __reduce__(self) -> Any:
-        # Where somebody put other tensors in, all travel as torch sends them.
+        # If other tensors were added, all are sent in torch's way.
         is_whole = self.keys() == self._shared.keys()
         if is_whole and all(self[name] is self._shared[name] for name in self):
             ticket = self._region.send()

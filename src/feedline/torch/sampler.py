@@ -1,4 +1,4 @@
-"""Any plan as a sampler of torch: indices or batches of them, from anywhere on."""
+"""Any plan as a torch sampler of indices or batches, resumable anywhere."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ Item = TypeVar("Item")
 
 
 class PlanSampler(Sampler[Item]):
-    """A sampler that computes what it yields from a plan, and so can begin anywhere.
+    """A sampler that computes its entries from a plan, so it can resume anywhere.
 
     An entry is what the sampler yields: a sample, or a batch. The state counts entries yielded. A
-    plain torch DataLoader asks for entries ahead of the training loop, so there the state says what
-    was asked for; `feedline.torch.DataLoader` says what was delivered.
+    plain torch DataLoader prefetches entries, so there the state counts what was prefetched;
+    `feedline.torch.DataLoader` counts what was delivered.
 
-    As torch's samplers do, it stays in its epoch until `set_epoch` says otherwise.
+    Like torch's samplers, it stays in its epoch until `set_epoch` is called.
 
     Args:
-        plan: What is yielded when.
-        batch_size: The number of samples of an entry.
+        plan: The order.
+        batch_size: The number of samples in an entry.
         describe: Returns what else ranks must agree on.
         num_replicas: The number of ranks; by default that of the process group, else 1.
         rank: The rank of this process; by default that in the process group, else 0.
@@ -73,23 +73,23 @@ class PlanSampler(Sampler[Item]):
 
     @abstractmethod
     def _entries_of(self, block: Block) -> list[Item]:
-        """Return what is yielded for a block."""
+        """Return the entries of a block."""
 
     plan: Plan = asked_of("position", "plan")
-    """The plan that decides what is yielded."""
+    """The plan."""
     epoch: int = asked_of("position", "epoch")
-    """The epoch that this sampler is in."""
+    """The current epoch."""
     rank: int = asked_of("position.peers", "rank")
     """The rank of this process."""
     num_replicas: int = asked_of("position.peers", "world_size")
     """The number of ranks that share the data."""
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to the beginning of `epoch`; the epoch that the sampler is in is not restarted."""
+        """Move to the start of `epoch`; the current epoch is not restarted."""
         self.position.set_epoch(epoch)
 
     def __len__(self) -> int:
-        """The number of entries of a whole epoch, on every rank alike."""
+        """The number of entries in a whole epoch, the same on every rank."""
         return self.position.num_batches()
 
     def __iter__(self) -> Iterator[Item]:
@@ -113,11 +113,11 @@ class PlanSampler(Sampler[Item]):
         return self.entries(running)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where this sampler is; save it on any rank, load it on any number of them."""
+        """Return the state; save it on any rank, load it on any number of ranks."""
         return self.position.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where a state was saved. An error leaves the sampler as it was."""
+        """Resume from a saved state. An error leaves the sampler unchanged."""
         self.position.load_state_dict(state)
 
 
@@ -148,7 +148,7 @@ class SampleSampler(PlanSampler[int]):
 
     @property
     def num_samples(self) -> int:
-        """The number of samples that each rank gets in an epoch."""
+        """The number of samples of each rank in an epoch."""
         return len(self)
 
     def _entries_of(self, block: Block) -> list[int]:
@@ -196,6 +196,6 @@ class BatchPlanSampler(PlanSampler[list[int]]):
 
 
 def describe_dataset(dataset: Any) -> dict[str, Any]:
-    """Return what ranks compare of a dataset: its fingerprint, where it has one."""
+    """Return what ranks compare of a dataset: its fingerprint, if it has one."""
     found = getattr(dataset, "fingerprint", None)
     return {"dataset": found if isinstance(found, str) else None}

@@ -1,4 +1,4 @@
-"""Where a dataset is, in memory that its loader's workers share.
+"""The position of a dataset, in memory that its loader's workers share.
 
 Workers hold copies of the dataset, made when they started. Persistent ones outlive an epoch, so
 what the training process says later, an epoch or a loaded state, has to reach them: it is written
@@ -13,6 +13,7 @@ import torch
 
 from feedline.errors import InvalidValueError
 from feedline.plan import PastSegment, Plan, Segment
+from feedline.words import several
 
 _MAX_HISTORY = 256
 _MAX_WORKERS = 256
@@ -35,7 +36,7 @@ class SharedPass:
 
     @property
     def was_taken(self) -> bool:
-        """Whether workers have begun a pass where it was resumed."""
+        """Whether workers have begun the resumed pass."""
         return bool(self._words[_IS_RESUMED]) and bool(self._words[_TAKEN_BY])
 
     @property
@@ -44,13 +45,13 @@ class SharedPass:
         return bool(self._words[_IN_WORKERS])
 
     def go_to_epoch(self, epoch: int) -> None:
-        """Let passes begin at the start of an epoch."""
+        """Make passes begin at the start of an epoch."""
         self._words[_IS_RESUMED] = 0
         self._words[_IN_WORKERS] = 0
         self._words[_EPOCH] = epoch
 
     def go_to(self, segment: Segment) -> None:
-        """Let the next pass begin where a segment was resumed; those after it, at the start."""
+        """Make the next pass begin where a segment was resumed; later ones begin at the start."""
         self.go_to_epoch(segment.epoch)
         numbers = [number for past in segment.history[:_MAX_HISTORY] for number in past]
         self._words[_HISTORY : _HISTORY + len(numbers)] = torch.tensor(numbers, dtype=torch.int64)
@@ -66,7 +67,7 @@ class SharedPass:
         """Return the segment of a pass that begins in a worker.
 
         `pass_number` is above 0, the same in all workers of one pass, and mostly another in each
-        pass: it comes from a random seed, which may be set by hand.
+        pass: it comes from a random seed, which users may set.
         """
         words = self._words
         words[_IN_WORKERS] = 1
@@ -76,16 +77,16 @@ class SharedPass:
         num_past = int(words[_NUM_PAST])
         if num_past > _MAX_HISTORY:
             raise InvalidValueError(
-                f"the state has {num_past} changes of the number of ranks or the batch size in one "
-                f"epoch but workers can be told at most {_MAX_HISTORY}; finish the epoch without "
-                "workers"
+                f"the state has {several(num_past, 'change')} of the number of ranks or the batch "
+                f"size in one epoch but workers support at most {_MAX_HISTORY}; finish the epoch "
+                "with num_workers=0"
             )
         past = words[_HISTORY:].reshape(-1, 3)[:num_past].tolist()
         history = tuple(PastSegment(*numbers) for numbers in past)
         return Segment(plan=plan, history=history, num_done=int(words[_NUM_DONE]), **sizes)
 
     def _is_next(self, pass_number: int, worker: int) -> bool:
-        """Whether a pass in workers is the one to begin where the place says; it then is."""
+        """Whether a pass in workers is the one that resumes."""
         words = self._words
         slot = _PROCESSES + worker % _MAX_WORKERS
         # An earlier pass with the same number had another process for this worker.

@@ -1,8 +1,8 @@
-"""Loader workers that signals to the run do not reach.
+"""Loader workers that ignore signals to the run.
 
 A job's end is announced to all of its processes. The main one wants to save a checkpoint then, and
-may need its workers for the last batches. So workers pass over such signals, unless they come from
-the process that started them: that is how torch ends a worker that hangs.
+may need its workers for the last batches. So workers ignore such signals, unless they come from the
+process that started them: that is how torch ends a worker that hangs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ _STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.
 def prepare(
     loader: Any, signals: tuple[int, ...]
 ) -> Callable[[], AbstractContextManager[None]] | None:
-    """Let workers of a torch DataLoader ignore these signals; return what to start them in."""
+    """Make workers of a torch DataLoader ignore these signals; return the context to start them
+    in."""
     if not isinstance(loader, DataLoader):
         return None
     loader.worker_init_fn = Shielded.around(loader.worker_init_fn, signals)
@@ -54,9 +55,9 @@ def _shield(signals: tuple[int, ...]) -> None:
 
 @contextmanager
 def born_shielded(loader: Any) -> Iterator[None]:
-    """Let workers of a loader that are started meanwhile begin with these signals blocked.
+    """Start the workers of a loader with these signals blocked.
 
-    Those that come to this process in that time are not lost: they are heard afterwards.
+    Signals to this process in that time are not lost: they are delivered afterwards.
     """
     if not getattr(loader, "num_workers", 0):
         yield

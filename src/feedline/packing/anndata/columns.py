@@ -1,4 +1,4 @@
-"""Columns of `obs`: what kinds there are, and how those of several files become one."""
+"""Columns of `obs`: their kinds, and how those of several files are joined."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from feedline.packing.rows import Ragged, SourceFault
 
 _NULLABLE = ("nullable-integer", "nullable-boolean", "nullable-string-array")
 _MAX_CATEGORIES = 2**24
-_LEAVE_OUT = "leave it out by obs=[…]"
+_LEAVE_OUT = "exclude it with obs=[…]"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnKind:
-    """What a column holds: `dtype` is None for strings, and that of the codes for categories."""
+    """The kind of a column: `dtype` is None for strings, and that of the codes for categories."""
 
     encoding: str
     dtype: np.dtype[Any] | None
@@ -35,7 +35,7 @@ class ColumnKind:
         return f"{order}{self.encoding} of {of or 'strings'}"
 
     def is_like(self, other: ColumnKind) -> bool:
-        """Whether columns of these kinds can be one; categories without an order may differ."""
+        """Whether columns of these kinds can be joined; unordered categories may differ."""
         if self.encoding != "categorical":
             return self == other
         categories = self.categories if self.is_ordered else other.categories
@@ -87,7 +87,7 @@ class SourceColumn:
         num_categories = len(self.kind.categories)
         if codes.size and (codes.min() < -1 or codes.max() >= num_categories):
             raise DamagedDataError(
-                f"{self.where}: has codes from {codes.min()} to {codes.max()}, which must lie in "
+                f"{self.where}: has codes from {codes.min()} to {codes.max()}, which must be in "
                 f"[-1, {num_categories})"
             )
         assert joined.dtype is not None
@@ -112,13 +112,13 @@ class SourceColumn:
 
 
 def join_kinds(columns: Sequence[SourceColumn]) -> ColumnKind:
-    """Return the kind that holds the columns of all files; categories come as they are met."""
+    """Return the kind of the joined columns; categories are in order of appearance."""
     first = columns[0].kind
     for column in columns:
         if not first.is_like(column.kind):
             raise SourceFault(
                 f"{column.where}: is {column.kind} but {columns[0].where} is {first}, or has other "
-                f"ordered categories; make them alike, or {_LEAVE_OUT}"
+                f"ordered categories; convert them to one type, or {_LEAVE_OUT}"
             )
     if first.encoding != "categorical":
         return first
@@ -129,7 +129,7 @@ def join_kinds(columns: Sequence[SourceColumn]) -> ColumnKind:
 
 
 def to_text(where: str, start: int, values: NDArray[Any]) -> Ragged:
-    """Return strings as the bytes of their UTF-8, or raise.
+    """Return strings as UTF-8 bytes, or raise.
 
     Examples:
         >>> text = to_text("a", 0, np.array(["é", ""], object))
@@ -150,7 +150,7 @@ def to_text(where: str, start: int, values: NDArray[Any]) -> Ragged:
 
 
 def check_path_name(name: Any, where: str) -> str:
-    """Return the name of a column if it can be the name of a folder, or raise."""
+    """Return the name of a column if it is a valid folder name, or raise."""
     is_sound = isinstance(name, str) and bool(name) and not set(name) & set("/\\\0")
     if not is_sound or name.startswith((".", "__")) or name == "zarr.json":
         raise InvalidValueError(

@@ -1,4 +1,4 @@
-"""The matrix of an AnnData file, sparse or dense, read by the block and checked on the way."""
+"""The matrix of an AnnData file, sparse or dense, read and checked in blocks."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from feedline.errors import DamagedDataError, InvalidValueError
 from feedline.packing.anndata.nodes import Node, Scan
 from feedline.packing.rows import Ragged, SourceFault
 from feedline.store.zarr_store import may_lack_columns
+from feedline.words import several
 
 #: Columns are kept as int32, and rows of a block are counted at once.
 MAX_COLUMNS = 2**31 - 1
@@ -38,7 +39,7 @@ class SparseMatrix:
         self.num_bytes = self.num_values * (self.dtype.itemsize + 4) + self.num_rows * 8
 
     def blocks(self) -> Iterator[Block]:
-        """Yield all rows: from where to where, and the rows."""
+        """Yield all rows in blocks: start, end and rows."""
         data, indices, indptr = (
             Scan(node, self._max_bytes) for node in (self._data, self._indices, self._indptr)
         )
@@ -53,8 +54,8 @@ class SparseMatrix:
             first, last = int(edges[0]), int(edges[-1])
             if last - first > max_values:
                 raise InvalidValueError(
-                    f"{self.where}: row {start} has {last - first} values, which must be at most "
-                    f"{max_values}; use a larger memory_budget"
+                    f"{self.where}: row {start} has {several(last - first, 'value')}, which must "
+                    f"be at most {max_values}; use a larger memory_budget"
                 )
             columns = self._check_columns(indices.read(first, last), start, stop)
             # What was read is held for longer than the next block, so it is not shared.
@@ -67,8 +68,8 @@ class SparseMatrix:
         num_values = self._data.num_rows if len(self._data.shape) == 1 else -1
         if shapes != ((num_values,), (num_values,), (self.num_rows + 1,)):
             raise DamagedDataError(
-                f"{self.where}: data, indices and indptr have shapes {shapes}, which must be lists "
-                f"of one length, twice, and of {self.num_rows + 1} values"
+                f"{self.where}: data, indices and indptr have shapes {shapes}, but data and "
+                f"indices must have one length and indptr {self.num_rows + 1} values"
             )
         for node in (self._indices, self._indptr):
             if node.dtype.kind not in "iu":
@@ -86,14 +87,15 @@ class SparseMatrix:
         is_sound = edges[0] == last and edges[-1] <= self.num_values
         if not is_sound or (edges[1:] < edges[:-1]).any():
             raise DamagedDataError(
-                f"{self._indptr.where}: must ascend from 0 to {self.num_values}, the number of "
-                "stored values, and does not"
+                f"{self._indptr.where}: does not ascend from 0 to {self.num_values}, the number of "
+                "stored values"
             )
         edges = edges.astype(np.int64)
         most = np.diff(edges).max()
         if most > self.num_columns:
             raise DamagedDataError(
-                f"{self.where}: a row has {most} values but there are {self.num_columns} columns"
+                f"{self.where}: a row has {several(most, 'value')} but there are "
+                f"{several(self.num_columns, 'column')}"
             )
         return edges
 
@@ -101,7 +103,7 @@ class SparseMatrix:
         if indices.size and (indices.min() < 0 or indices.max() >= self.num_columns):
             raise DamagedDataError(
                 f"{self._indices.where}: rows {start} to {stop} have columns from {indices.min()} "
-                f"to {indices.max()}, which must lie in [0, {self.num_columns})"
+                f"to {indices.max()}, which must be in [0, {self.num_columns})"
             )
         return indices.astype(np.int32)
 
@@ -126,7 +128,7 @@ class DenseMatrix:
             )
 
     def blocks(self) -> Iterator[Block]:
-        """Yield all rows: from where to where, and the rows."""
+        """Yield all rows in blocks: start, end and rows."""
         array = Scan(self._array, self._max_bytes)
         step = min(_MAX_BLOCK_ROWS, max(1, self._max_bytes // self.row_bytes))
         for start in range(0, self.num_rows, step):
@@ -141,20 +143,20 @@ def open_matrix(root: Node, element: str, max_bytes: int) -> SparseMatrix | Dens
         node = None if node is None else node.get(part)
     if node is None:
         raise SourceFault(
-            f"{root.where}: has no {element!r:.80}; name a matrix that it has, such as "
-            "'layers/counts', by element=…"
+            f"{root.where}: has no {element!r:.80}; choose another, such as 'layers/counts', with "
+            "element=…"
         )
     if node.encoding == "csc_matrix":
         place, _, name = element.partition("/")
         there = f"adata.{place}[{name!r}]" if place == "layers" else f"adata.{place}"
         raise SourceFault(
             f"{node.where}: is encoded as csc_matrix and must be csr_matrix or a dense array; "
-            f"convert it by `{there} = {there}.tocsr()` and write the file again"
+            f"convert it with `{there} = {there}.tocsr()` and write the file again"
         )
     if node.is_group and node.encoding != "csr_matrix":
         raise SourceFault(
             f"{node.where}: is encoded as {node.encoding!r:.80} and must be csr_matrix or a dense "
-            "array; write it with anndata 0.8 or newer, or choose another by element=…"
+            "array; write it with anndata 0.8 or newer, or choose another with element=…"
         )
     return SparseMatrix(node, max_bytes) if node.is_group else DenseMatrix(node, max_bytes)
 
@@ -167,6 +169,6 @@ def _check_shape(node: Node, shape: Any) -> tuple[int, int]:
         )
     if not 1 <= shape[1] <= MAX_COLUMNS:
         raise SourceFault(
-            f"{node.where}: has {shape[1]} columns, which must be in [1, {MAX_COLUMNS}]"
+            f"{node.where}: has {several(shape[1], 'column')}, which must be in [1, {MAX_COLUMNS}]"
         )
     return shape[0], shape[1]

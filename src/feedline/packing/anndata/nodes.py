@@ -1,7 +1,7 @@
-"""AnnData files, `.h5ad` or zarr: their groups and arrays, read alike and not trusted.
+"""AnnData files, `.h5ad` or zarr: their groups and arrays, not trusted.
 
-A header is believed as far as it goes unread: arrays are read by the part, no chunk is decoded that
-is too large, and nothing leads out of the file.
+Sizes in headers are not trusted: arrays are read in parts, no chunk that is too large is decoded,
+and links to other files are refused.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Node(ABC):
         self.chunk_rows = 1
 
     def child(self, name: str) -> Node:
-        """Return what a group holds under a name, or raise."""
+        """Return the element of a group by name, or raise."""
         found = self.get(name)
         if found is None:
             raise DamagedDataError(f"{self.where}: has no {name!r:.80}")
@@ -57,24 +57,24 @@ class Node(ABC):
 
     @abstractmethod
     def get(self, name: str) -> Node | None:
-        """Return what a group holds under a name, if there is something."""
+        """Return the element of a group by name, or None."""
 
     def as_matrix(self, may_lack: MayLack) -> Node:
-        """Return the same array, to be read as fast as can be.
+        """Return the same array, prepared for fast reading.
 
-        `may_lack(start, end)` says whether zarr may have left out the file of these entries, as it
-        does where all are 0.
+        `may_lack(start, end)` returns whether zarr may have omitted the file of these entries, as
+        it does if all are 0.
         """
         return self
 
     def attribute(self, name: str) -> Any:
-        """Return an attribute as a plain value; None if there is none."""
+        """Return an attribute as a plain value, or None."""
         with damage_in(self.where):
             return _plain(self.raw.attrs.get(name))
 
     @property
     def encoding(self) -> str:
-        """What AnnData calls the kind of this element."""
+        """The encoding type of this element in AnnData."""
         found = self.attribute("encoding-type")
         return found if isinstance(found, str) else ""
 
@@ -108,7 +108,7 @@ class Node(ABC):
 
     def _check_array(self, chunks: tuple[int, ...] | None, itemsize: int) -> None:
         if not self.shape:
-            raise DamagedDataError(f"{self.where}: is one value and must be an array")
+            raise DamagedDataError(f"{self.where}: is a single value and must be an array")
         num_bytes = math.prod(chunks or (1,)) * itemsize
         if num_bytes > MAX_CHUNK_BYTES:
             raise DamagedDataError(
@@ -127,7 +127,7 @@ class _H5Node(Node):
 
         if raw.external or raw.is_virtual:
             raise UnsafeDataError(
-                f"{self.where}: is kept in other files and must be in this one; write it again"
+                f"{self.where}: is stored in other files and must be in this one; write it again"
             )
         self.shape = tuple(raw.shape or ())
         self.is_text = h5py.check_string_dtype(raw.dtype) is not None
@@ -165,7 +165,7 @@ class _ZarrNode(Node):
         self.is_text = dtype.kind in "TU" or (dtype.kind == "O" and _is_utf8(metadata))
         if "pickle" in str([metadata.get(key) for key in ("filters", "compressor", "codecs")]):
             raise UnsafeDataError(
-                f"{self.where}: is encoded with pickle, which could run anything; write it again"
+                f"{self.where}: is encoded with pickle, which could run any code; write it again"
             )
         if self.shape:
             self._check_array(raw.chunks, dtype.itemsize)
@@ -195,7 +195,7 @@ class Scan:
 
     Args:
         node: The array.
-        max_bytes: A band of chunks side by side that is larger is not held, but read again.
+        max_bytes: A larger band of adjacent chunks is not kept, but read again.
     """
 
     def __init__(self, node: Node, max_bytes: int) -> None:
@@ -229,12 +229,12 @@ def open_node(path: Path) -> Iterator[Node]:
         yield _ZarrNode(node, path, "")
         return
     if not path.is_file():
-        raise InvalidValueError(f"source={str(path)!r} must be a file, and there is none")
+        raise InvalidValueError(f"source={str(path)!r} does not exist; check the path")
     h5py = import_extra("h5py", extra="anndata", what=".h5ad files")
     try:
         file = h5py.File(os.fspath(path), "r")
     except Exception as error:  # h5py raises many kinds for damaged files
-        raise DamagedDataError(f"{path}: is no HDF5 file ({error!s:.300})") from None
+        raise DamagedDataError(f"{path}: is not an HDF5 file ({error!s:.300})") from None
     with file:
         yield _H5Node(file, path, "")
 

@@ -82,37 +82,37 @@ def pack_anndata(
 
     The result is AnnData's own encoding: `open_anndata` and `anndata.read_zarr` read it. It has the
     matrix, as `X`, the columns of `obs`, and the names of the variables. It appears at the end,
-    complete, or not at all. Memory changes nothing in it. (extra `anndata`)
+    complete, or not at all. `memory_budget` does not change it. Needs the extra `anndata`.
 
     Args:
         sources: A `.h5ad` file or a zarr folder, or several; their rows follow one another. All
             must have the same variables in the same order.
         folder: The folder to write, such as `"packed.zarr"`.
-        element: Which matrix, such as `"X"`, `"layers/counts"` or `"raw/X"`; CSR or dense.
-        obs: Which columns of `obs` to take; by default all that the first source has.
-        chunk_rows: About how many rows are compressed together, which is what a reader decodes.
-        shard_rows: About how many rows a file has; by default 256 MiB of values.
-        shuffle: Whether to shuffle all rows, uniformly. This writes all data to disk twice.
-        seed: What the shuffle depends on.
-        source_row: The name of a column of `obs` for the number that a row had in the sources;
-            None leaves it out.
-        memory_budget: About how many bytes of memory to use, beside one decoded chunk of each
+        element: The matrix, such as `"X"`, `"layers/counts"` or `"raw/X"`; CSR or dense.
+        obs: The columns of `obs` to take; by default all of the first source.
+        chunk_rows: About the number of rows that are compressed, and later decoded, together.
+        shard_rows: About the number of rows in a file; by default 256 MiB of values.
+        shuffle: Shuffle all rows uniformly. This writes all data to disk twice.
+        seed: The seed of the shuffle.
+        source_row: The name of a column of `obs` for the row's number in the sources; None omits
+            it.
+        memory_budget: About the number of bytes of memory to use, plus one decoded chunk of each
             array of a source.
-        progress: Whether to show progress on stderr; by default if that is a terminal.
-        overwrite: Whether to replace a collection that is there already, once all is done.
+        progress: Show progress on stderr; by default if that is a terminal.
+        overwrite: Replace an existing collection, at the very end.
 
     Raises:
         InvalidValueError: If an argument is outside its bounds.
-        StoreError: If a source is damaged, or asks for what data must not do.
-        PackError: If the sources differ or hold what cannot be packed, the disk is full, or
+        StoreError: If a source is damaged or unsafe.
+        PackError: If the sources differ or cannot be packed, the disk is full, or
             another process is packing to the same folder.
 
     Examples:
         >>> pack_anndata("nowhere.h5ad", "packed.zarr")
         Traceback (most recent call last):
             ...
-        feedline.errors.InvalidValueError: source='nowhere.h5ad' must be a file or a zarr folder, \
-and there is none
+        feedline.errors.InvalidValueError: source='nowhere.h5ad' does not exist; it must be a \
+file or a zarr folder
     """
     paths = _check_sources(sources)
     names = None if obs is None else _check_names(obs, str(paths[0]))
@@ -137,8 +137,8 @@ and there is none
         mark = {_MARK: {"version": 1, "is_shuffled": bool(shuffle)}}
         num_threads = min(_MAX_THREADS, os.cpu_count() or 1)
         with (
-            reported(workshop.folder, remedy="make space or repair the disk, and pack again"),
-            # What a killed run has left is not gone on from: it is removed.
+            reported(workshop.folder, remedy="free some space or repair the disk, and pack again"),
+            # Leftovers of a killed run are not resumed but removed.
             workshop.opened({"kind": "anndata"}, resume=False),
             ThreadPoolExecutor(num_threads, thread_name_prefix="feedline-pack") as pool,
             closing(AnnDataWriter(workshop.data, files, layout, source_row, mark, pool)) as writer,
@@ -183,7 +183,7 @@ def _shuffled(
     if num_bytes > free:
         raise PackError(
             f"{workshop.folder}: a shuffle needs about {num_bytes} bytes on the disk, which has "
-            f"{free}; make space, choose another disk, or pack without a shuffle"
+            f"{free}; free some space, choose another disk, or pack without a shuffle"
         )
     shuffle = Shuffle(
         workshop.spills, seed=seed, num_bytes=num_bytes, max_bytes=budget // 4, pool=pool
@@ -223,7 +223,7 @@ def _check_sources(sources: Any) -> list[Path]:
     for path in paths:
         if not path.exists():
             raise InvalidValueError(
-                f"source={str(path)!r} must be a file or a zarr folder, and there is none"
+                f"source={str(path)!r} does not exist; it must be a file or a zarr folder"
             )
     return paths
 
@@ -241,6 +241,6 @@ def _check_source_row(name: str | None, files: AnnDataFiles) -> None:
     check_path_name(name, "source_row")
     if name in files.columns:
         raise InvalidValueError(
-            f"source_row={name!r:.80} is a column that the sources have; leave that out by "
+            f"source_row={name!r:.80} is already a column of the sources; exclude that with "
             "obs=[…], or use another name, or source_row=None"
         )

@@ -1,4 +1,4 @@
-"""Zarr arrays that are written from the first entry to the last.
+"""Zarr arrays that are written sequentially.
 
 zarr itself writes a shard from memory, all of it at once. Here inner chunks go to disk as they are
 filled, so that memory does not grow with shards, and shards need not shrink with memory.
@@ -28,12 +28,12 @@ class ShardedWriter:
     Args:
         group: The zarr group to put it in.
         name: Its name there.
-        shape: Its shape; exactly as many entries must be appended.
+        shape: Its shape; exactly this many entries must be appended.
         dtype: The type of its values.
         pool: Threads that compress.
-        chunk: The number of entries of an inner chunk.
-        num_chunks: The number of inner chunks of a shard; by default they have 256 MiB together.
-        attributes: What to write beside it.
+        chunk: The number of entries in an inner chunk.
+        num_chunks: The number of inner chunks in a shard; by default 256 MiB together.
+        attributes: Its attributes.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class ShardedWriter:
             self._num_pending -= whole
 
     def finish(self) -> None:
-        """Write what is held; the last chunk is filled up."""
+        """Write the buffered entries; the last chunk is padded."""
         assert self._num_rows == self._array.shape[0]
         if self._num_pending:
             last = np.zeros((self._chunk, *self._array.shape[1:]), self._dtype)
@@ -131,7 +131,8 @@ class ShardedWriter:
 
 
 class TextWriter:
-    """An array of strings. It is not sharded, as readers of whole columns gain nothing by that."""
+    """An array of strings. It is not sharded, because readers of whole columns would not
+    benefit."""
 
     def __init__(self, group: Any, name: str, num_rows: int) -> None:
         from zarr.codecs import BloscCodec
@@ -148,7 +149,7 @@ class TextWriter:
         self._num_rows = 0
 
     def append(self, values: Ragged) -> None:
-        """Write the next strings, given as the bytes of their UTF-8."""
+        """Write the next strings, given as UTF-8 bytes."""
         ends = np.cumsum(values.sizes).tolist()
         text = values.arrays[0].tobytes()
         self.extend([text[a:b].decode() for a, b in zip([0, *ends], ends, strict=False)])
@@ -160,7 +161,7 @@ class TextWriter:
             self._write(_TEXT_ROWS)
 
     def finish(self) -> None:
-        """Write what is held."""
+        """Write the buffered entries."""
         self._write(len(self._pending))
         assert self._num_rows == self._array.shape[0]
 
@@ -176,7 +177,7 @@ class TextWriter:
 
 
 def _encode_index(index: NDArray[np.uint64]) -> bytes:
-    """Return the index of a shard as it stands at its end: the numbers and their checksum."""
+    """Return the index at the end of a shard: the numbers and their checksum."""
     from numcodecs.checksum32 import CRC32C
 
     return bytes(CRC32C(location="end").encode(index.astype("<u8")))

@@ -52,13 +52,13 @@ def is_anndata(path: Path) -> bool:
 
 
 class AnnDataFiles:
-    """Files that are open, checked to be alike, with the columns of `obs` that are wanted.
+    """Open files with matching types, and the selected columns of `obs`.
 
     Args:
         paths: The files and folders.
-        element: Which matrix.
-        obs: Which columns; None for all that the first file has.
-        max_bytes: How much is read at once.
+        element: The matrix.
+        obs: The columns; None for all of the first file.
+        max_bytes: The bytes to read at once.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class AnnDataFiles:
 
     @property
     def num_bytes_guess(self) -> int:
-        """About how much memory all rows would take."""
+        """About the number of bytes of memory that all rows would take."""
         kinds = self.columns.values()
         row_bytes = sum(k.dtype.itemsize + 1 if k.dtype else _GUESSED_TEXT_BYTES for k in kinds)
         return sum(file.matrix.num_bytes for file in self._files) + self.num_rows * row_bytes
@@ -123,7 +123,7 @@ class AnnDataFiles:
                 if found != wanted:
                     raise SourceFault(
                         f"{file.matrix.where}: has {what}={found} but {first.matrix.where} has "
-                        f"{wanted}; make all files alike, or pack them apart"
+                        f"{wanted}; convert the files to match, or pack them separately"
                     )
             if type(file.matrix) is not type(first.matrix):
                 raise SourceFault(
@@ -155,7 +155,7 @@ class _File:
         if missing:
             raise SourceFault(
                 f"{self.path}: has no column obs/{missing[0]:.80}, which all files must have; it "
-                f"has {self.column_names!r:.300}; choose the columns by obs=[…]"
+                f"has {self.column_names!r:.300}; choose the columns with obs=[…]"
             )
         nodes = [self._obs.child(name) for name in (self.index_name, *names)]
         self.columns = [SourceColumn(n, self.matrix.num_rows, self._max_bytes) for n in nodes]
@@ -213,7 +213,7 @@ def _check_same_names(first: _File, other: _File) -> None:
             if wanted != found:
                 raise SourceFault(
                     f"{other.path}: variable {place} is {found!r:.80} but in {first.path} it is "
-                    f"{wanted!r:.80}; all files must have the same var names in one order, such as "
-                    "by `adata[:, names]`"
+                    f"{wanted!r:.80}; all files must have the same var names in the same order; "
+                    "reorder them with `adata[:, names]`"
                 )
         done += len(ours)

@@ -33,11 +33,11 @@ class AnnDataWriter:
 
     Args:
         folder: Where to write it.
-        files: What it is made of: its shape, types and columns.
-        layout: Of the matrix: `chunk`, the number of entries of an inner chunk, and `num_chunks`,
-            that of the inner chunks of a shard; by default they have 256 MiB together.
-        source_row: The name of the column for the number that a row had, if there is to be one.
-        attributes: What to write at the top beside AnnData's own.
+        files: The sources: their shape, types and columns.
+        layout: For the matrix: `chunk`, the number of entries in an inner chunk, and `num_chunks`,
+            the number of inner chunks in a shard; by default 256 MiB together.
+        source_row: The name of the column for the row's number in the sources, if any.
+        attributes: Attributes of the group, in addition to AnnData's own.
         pool: Threads that compress.
     """
 
@@ -81,7 +81,7 @@ class AnnDataWriter:
                 self._writers[name].append(column)
 
     def finish(self) -> None:
-        """Write what is held."""
+        """Write the buffered rows."""
         for writer in self._writers.values():
             writer.finish()
 
@@ -159,7 +159,7 @@ class AnnDataWriter:
         shape: Sequence[int] | None = None,
         **options: Any,
     ) -> None:
-        """Begin an array for the column at a place, by default with one number a row."""
+        """Begin an array for a column, by default with one number per row."""
         options.setdefault("attributes", _encoding("array"))
         shape = shape or [self._files.num_rows]
         self._writers[place] = ShardedWriter(
@@ -168,7 +168,8 @@ class AnnDataWriter:
 
 
 def chunk_entries(files: AnnDataFiles, chunk_rows: int, max_bytes: int) -> int:
-    """Return how many entries of the matrix about so many rows have, or raise if too many."""
+    """Return about the number of entries of the matrix in this many rows, or raise if it is too
+    large."""
     matrix = files.matrix
     if files.is_sparse:
         mean = files.num_values / files.num_rows

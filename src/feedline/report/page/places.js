@@ -57,7 +57,7 @@ function paintSpan(svg, box, x, span, top) {
   const bar = (from, to, opacity) => draw("rect", { x: x(from), y: top + 20, width: Math.max(1, x(to) - x(from)),
     height: 16, rx: 2, opacity, css: { fill: "var(--series-0)" } });
   const about = [["steps", `${shown(span.start)} to ${shown(span.end - 1)}`], ["", span.note]];
-  if (span.counted_end < span.end) about.push(["thrown away", `from ${shown(span.counted_end)} on`]);
+  if (span.counted_end < span.end) about.push(["discarded", `from ${shown(span.counted_end)} on`]);
   const group = draw("g", {}, bar(span.start, span.counted_end, 0.85));
   if (span.counted_end < span.end) group.append(bar(span.counted_end, span.end, 0.25));
   followed(group, (event) => showTip(event, span.name, about));
