@@ -19,6 +19,7 @@ from feedline.feed.foreign_batch import ForeignBatch
 from feedline.feed.loader import Loader
 from feedline.feed.peers import FoundPeers, Peers, as_peers
 from feedline.feed.shown import ranks_shown
+from feedline.words import several
 
 _PROTOCOL = (
     *("epoch", "batch_size", "peers", "delivered", "num_batches_left", "set_epoch", "state_dict"),

@@ -16,7 +16,7 @@ from feedline.plan.frozen import described, store
 from feedline.plan.interleave import Layout
 from feedline.plan.orders import EpochOrder, Indices
 from feedline.plan.shares import PrefixRest, StridedDeal
-from feedline.words import one_line
+from feedline.words import one_line, several
 
 
 @runtime_checkable

@@ -24,7 +24,7 @@ from feedline.plan.seeds import Seed, check_seed, derive_key
 from feedline.plan.segment import Plan
 from feedline.plan.shares import Share
 from feedline.plan.windows import WindowOrder
-from feedline.words import one_line
+from feedline.words import one_line, several
 
 FILE_STRATEGIES = ("exact", "oversampling", "undersampling")
 """The strategy for ranks with unequal numbers of samples."""

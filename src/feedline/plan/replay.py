@@ -13,7 +13,7 @@ from feedline.plan.batches import Batch
 from feedline.plan.cursor import Cursor, PastSegment, check_past
 from feedline.plan.frozen import store
 from feedline.plan.segment import Plan, Segment
-from feedline.words import one_line
+from feedline.words import one_line, several
 
 
 class Consumed(NamedTuple):

@@ -23,7 +23,7 @@ from feedline.plan.batches import Batch, Block, Place, every_nth
 from feedline.plan.cursor import Cursor, PastSegment, check_past
 from feedline.plan.frozen import fingerprint_of, store, store_integers
 from feedline.plan.orders import EpochOrder, Indices
-from feedline.words import one_line
+from feedline.words import one_line, several
 
 if TYPE_CHECKING:
     from feedline.plan.buckets import Bucket

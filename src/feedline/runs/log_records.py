@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from feedline.errors import DamagedDataError, InvalidValueError, MissingDataError, StoreError
-from feedline.words import one_line
+from feedline.words import one_line, several
 
 FORMAT = "feedline-log-1"
 MAX_CONTENT = 2**28

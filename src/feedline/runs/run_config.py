@@ -17,7 +17,7 @@ from feedline.plan.frozen import store
 from feedline.plan.seeds import check_seed
 from feedline.runs.run_config_data import PlannedData, Settings, SourceInfo, read_data
 from feedline.runs.run_config_keys import Keys
-from feedline.words import one_line
+from feedline.words import one_line, several
 
 _COUNTS = ("ranks", "epochs", "grad_acc_steps")
 _KEYS = ("seed", *_COUNTS, "batch_size", "tail", "shuffle", "data")

@@ -10,7 +10,7 @@ import numpy as np
 from feedline.errors import InvalidValueError, check_integer
 from feedline.plan import Cursor, PastSegment, Replay
 from feedline.runs.run_config import RunConfig
-from feedline.words import one_line
+from feedline.words import one_line, several
 
 _MOST_EPOCHS = 100
 
