@@ -15,7 +15,7 @@ from feedline.plan.frozen import fingerprint_of, flatten_fields
 class GroupOptions(TypedDict, total=False):
     """Where ranks come from, and how they are compared: arguments of all that has a position.
 
-    Args:
+    Attributes:
         process_group: The group of ranks that get different data, if not all.
         peers: The ranks, where no other argument says who they are.
         desync_guard: Compare the ranks before each pass, where they come from a process group.
@@ -31,7 +31,7 @@ class GroupOptions(TypedDict, total=False):
 class RankOptions(GroupOptions, total=False):
     """Who the ranks are, beside what `GroupOptions` says.
 
-    Args:
+    Attributes:
         num_replicas: The number of ranks; by default that of the process group, else 1.
         rank: The rank of this process; by default that in the process group, else 0.
     """
