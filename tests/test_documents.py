@@ -174,7 +174,7 @@ def make_logs(folder: Path) -> None:
 
 #: What a reader of a document has, before its first block.
 READERS_FILES: dict[str, tuple[Callable[[Path], None], ...]] = {
-    "README.md": (make_table, make_run, make_logs),
+    "README.md": (make_run, make_logs),
     "docs/chunks.md": (make_cells,),
     "docs/cli.md": (make_run,),
     "docs/folders.md": (make_table, make_json_lines),

@@ -15,8 +15,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from multiprocessing.forkserver import ensure_running
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from unittest import mock
+
+from processes import SUPPORT, environment
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(
@@ -59,6 +63,8 @@ def forked_ranks(script: Path, num_processes: int) -> Iterator[ForkedRanks]:
     """Start a script on several processes in its folder; what is left is killed at the end."""
     ranks = ForkedRanks([], script.with_suffix(".out"))
     ranks.output.write_text("")
+    with mock.patch.dict(os.environ, environment(SUPPORT)):
+        ensure_running()
     heard, tell = _CONTEXT.Pipe(duplex=False)
     port = 0
     try:
