@@ -122,7 +122,9 @@ def kill_ranks(num_processes: int) -> Callable[[Path], None]:
     def kill(folder: Path) -> None:
         before = last_step(folder)
         with forked_ranks(folder / "train.py", num_processes) as ranks:
+            end = time.monotonic() + 120
             while last_step(folder) == before and not ranks.has_ended:
+                assert time.monotonic() < end, ranks.output.read_text()
                 time.sleep(0.02)
             ranks.kill()
         printed = ranks.output.read_text()
