@@ -35,7 +35,7 @@ LAYER_OF = {room: number for number, rooms in enumerate(LAYERS) for room in room
 ROOT = "__init__"
 MAY_IMPORT = {room: {r for r in LAYER_OF if LAYER_OF[r] < LAYER_OF[room]} for room in LAYER_OF}
 MAY_IMPORT["cli"].add(ROOT)
-MAY_IMPORT[ROOT] = {room for room in LAYER_OF if LAYER_OF[room] <= LAYER_OF["feed"]}
+MAY_IMPORT[ROOT] = {room for room in LAYER_OF if LAYER_OF[room] <= LAYER_OF["steps"]}
 
 FRAMEWORKS = (
     *("torch", "torchdata", "torchvision", "lightning", "jax", "jaxlib", "flax", "tensorflow"),
@@ -56,7 +56,7 @@ ON_DEMAND = {
 
 # Where names moved to: a table in a module of the room where users know them. Only such a table may
 # name a room above its own, with the imports beside it that type checkers read; and the one table
-# of the adapters of frameworks.
+# of the adapters of frameworks and of logs.
 TABLE = "_MOVED"
 ADAPTERS = ("feed/adapters.py", "_ADAPTERS")
 

@@ -26,6 +26,7 @@ import click
 
 from feedline.cli.commands import feedline
 from feedline.runs import RunConfig
+from processes import environment
 
 __all__ = ["Block", "BlockRunner", "blocks_of"]
 
@@ -44,6 +45,7 @@ _BLOCK = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 _FENCE = re.compile(r"^ *(```|~~~)", re.MULTILINE)
+_HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 _EXIT_CODE = re.compile(r"<!-- exits with (\d+) -->\s*\Z")
 _FILE_NAME = re.compile(r"\A(?:#!.*\n)?# ([\w./-]+\.\w+)\n")
 _IMPORTS_JAX = re.compile(r"^\s*(import|from) (feedline\.)?jax\b", re.MULTILINE)
@@ -57,6 +59,8 @@ class Block:
     language: str
     text: str
     line: int
+    #: The heading that it stands under.
+    heading: str = ""
     exit_code: int = 0
 
     @property
@@ -70,13 +74,18 @@ def blocks_of(document: Path) -> list[Block]:
     """Return the blocks of a document, in order; every fence must belong to one."""
     text = document.read_text(encoding="utf-8")
     found = []
+    heading, end = "", 0
     for match in _BLOCK.finditer(text):
         code = _EXIT_CODE.search(text, 0, match.start())
+        # Only between blocks, because a comment in one looks like a heading.
+        heading = [heading, *_HEADING.findall(text, end, match.start())][-1]
+        end = match.end()
         found.append(
             Block(
                 language=match["language"],
                 text=textwrap.dedent(match["text"]),
                 line=text.count("\n", 0, match.start("text")) + 1,
+                heading=heading,
                 exit_code=int(code[1]) if code else 0,
             )
         )
@@ -149,7 +158,7 @@ def run_commands(commands: list[str], folder: Path) -> tuple[int, str]:
             done = subprocess.run(
                 ["bash", "-euo", "pipefail", "-c", script],
                 cwd=folder,
-                env={**os.environ, "PATH": path, "OMP_NUM_THREADS": "1"},
+                env={**environment(), "PATH": path},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

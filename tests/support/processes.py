@@ -13,32 +13,42 @@ from contextlib import contextmanager
 from pathlib import Path
 
 SUPPORT = Path(__file__).parent
+#: The code of the tree that the tests are in, whatever is installed.
+SOURCE = SUPPORT.parent.parent / "src"
+
+
+def environment(*folders: Path) -> dict[str, str]:
+    """Return the environment of a process that imports the code under test, and from `folders`."""
+    path = os.pathsep.join(map(str, (*folders, SOURCE)))
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
 
 
 @contextmanager
-def torchrun(script: str, num_processes: int, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+def torchrun(
+    script: str | Path, num_processes: int, *arguments: str, folder: Path | None = None
+) -> Iterator[subprocess.Popen[str]]:
     """Start `script` on several processes; whatever is left of them is killed at the end."""
     command = ["-m", "torch.distributed.run", "--standalone"]
     command += [f"--nproc-per-node={num_processes}", str(SUPPORT / script), *arguments]
-    with _started(command) as job:
+    with _started(command, folder) as job:
         yield job
 
 
 @contextmanager
-def python(script: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+def python(
+    script: str | Path, *arguments: str, folder: Path | None = None
+) -> Iterator[subprocess.Popen[str]]:
     """Start `script` as one process; it is killed at the end if it is left."""
-    with _started([str(SUPPORT / script), *arguments]) as job:
+    with _started([str(SUPPORT / script), *arguments], folder) as job:
         yield job
 
 
 @contextmanager
-def _started(arguments: list[str]) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, *arguments]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(SUPPORT)}
-    environment |= {"JAX_PLATFORMS": "cpu"}
+def _started(arguments: list[str], folder: Path | None) -> Iterator[subprocess.Popen[str]]:
     job = subprocess.Popen(
-        command,
-        env=environment,
+        [sys.executable, *arguments],
+        cwd=folder,
+        env={**environment(SUPPORT), "JAX_PLATFORMS": "cpu"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -12,8 +12,12 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-# By the module that shows that a framework is in use.
-_ADAPTERS = {"torch.distributed": "feedline.torch.peers", "jax": "feedline.jax.peers"}
+# A framework's adapter stands under the module that shows that the framework is in use.
+_ADAPTERS = {
+    "torch.distributed": "feedline.torch.peers",
+    "jax": "feedline.jax.peers",
+    "logs of runs": "feedline.runs.run_log",
+}
 
 
 def adapters_in_use() -> list[ModuleType]:
@@ -29,7 +33,7 @@ def adapters_in_use() -> list[ModuleType]:
 def recorder_for(log: Any, loader: Any) -> Any:
     """Return what records every batch: for a folder, the log of a run in it."""
     if isinstance(log, str | os.PathLike):
-        return import_module("feedline.runs").RunLog(log, loader)
+        return import_module(_ADAPTERS["logs of runs"]).RunLog(log, loader)
     return log
 
 

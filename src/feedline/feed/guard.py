@@ -16,7 +16,7 @@ from feedline.plan.frozen import fingerprint_of, flatten_fields
 class GroupOptions(TypedDict, total=False):
     """The source of the ranks, and how they are compared: shared arguments.
 
-    Args:
+    Attributes:
         process_group: The group of ranks that get different data; by default all ranks.
         peers: The ranks, if no other argument gives them.
         desync_guard: Compare the ranks before each pass, if they come from a process group.
@@ -32,7 +32,7 @@ class GroupOptions(TypedDict, total=False):
 class RankOptions(GroupOptions, total=False):
     """The ranks, in addition to `GroupOptions`.
 
-    Args:
+    Attributes:
         num_replicas: The number of ranks; by default that of the process group, else 1.
         rank: The rank of this process; by default that in the process group, else 0.
     """

@@ -1,4 +1,4 @@
-"""The processes of JAX, and the clock of a run. Needs `pip install feedline[jax]`."""
+"""The processes of JAX, and the clock of a run. Needs the extra `feedline[jax]`."""
 
 try:
     import jax as _jax  # noqa: F401
