@@ -282,6 +282,32 @@ def of_folder() -> Iterator[Picture]:
     )
 
 
+def of_store() -> Iterator[Picture]:
+    """Yield the loader over a store beside the lazy folder and torch's loader."""
+    report = Report("store")
+
+    def row(ours: str, other: str, end: str, pattern: str) -> Row:
+        bars = [
+            (name, report.number(f"{who}, {end}", show=show_rate))
+            for name, who in (("feedline", ours), (other, other))
+        ]
+        return Row(f"{ours}, {end}", tuple(bars), beside(report, pattern, bars[0][1], bars[1]))
+
+    rows = [
+        row("windows", "lazy folder", end, f"windows, {end}")
+        for end in (f"{workers} workers, batch {b}" for b in (64, 512) for workers in (0, 2))
+    ]
+    rows += [
+        row("shuffled", "torch", f"0 workers, batch {b}", f"shuffled, batch {b}") for b in (64, 512)
+    ]
+    yield Picture(
+        "bench-store",
+        "A loader over a store: batches as dicts of tensors",
+        (Bars("GiB per second; more is better", tuple(rows)),),
+        report.caption,
+    )
+
+
 def of_chunks() -> Iterator[Picture]:
     """Yield a sparse matrix beside annbatch and bare decoding."""
     report = Report("chunks")
@@ -359,5 +385,5 @@ def of_cli() -> Iterator[Picture]:
 
 def pictures() -> list[Picture]:
     """Return all pictures of the last results."""
-    makers = (of_plan, of_samplers, of_folder, of_chunks, of_steps, of_cli)
+    makers = (of_plan, of_samplers, of_folder, of_store, of_chunks, of_steps, of_cli)
     return [picture for maker in makers for picture in maker()]

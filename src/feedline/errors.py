@@ -88,6 +88,10 @@ class PlanMismatchError(_DifferenceError, CursorError):
     """A cursor belongs to another plan.
 
     `differences` maps each differing field to the cursor's value and the plan's.
+
+    Args:
+        message: What differs, and what to do.
+        differences: The cursor's value and the plan's, for each field that differs.
     """
 
 
@@ -95,6 +99,10 @@ class DesyncError(_DifferenceError, RuntimeError):
     """The ranks of a run do not agree about what they are about to do.
 
     `differences` maps each differing field to the values of all ranks.
+
+    Args:
+        message: What the ranks do not agree about, and what to do.
+        differences: The values of all ranks, for each field that differs.
     """
 
 
@@ -124,6 +132,13 @@ def check_integer(
     """Return `value` as an int in `[low, high]`, or raise an error that names the bound.
 
     None means no bound on that side.
+
+    Args:
+        name: The name of the argument.
+        value: What was given.
+        low: The least that it may be.
+        high: The most that it may be.
+        remedy: What to do about a number out of range.
 
     Examples:
         >>> check_integer("batch_size", 32, 1)
@@ -159,6 +174,10 @@ def check_integer(
 def check_sequence(name: str, value: Any) -> tuple[Any, ...]:
     """Return the entries of a list, or raise an error that shows what was given instead.
 
+    Args:
+        name: The name of the argument.
+        value: What was given.
+
     Examples:
         >>> check_sequence("sizes", [1, 2])
         (1, 2)
@@ -170,6 +189,11 @@ def check_sequence(name: str, value: Any) -> tuple[Any, ...]:
 
 def check_positive(name: str, value: Any, *, remedy: str = "") -> float:
     """Return `value` as a finite float above zero, or raise.
+
+    Args:
+        name: The name of the argument.
+        value: What was given.
+        remedy: What to do about a wrong number.
 
     Examples:
         >>> check_positive("temperature", 2)
@@ -186,7 +210,11 @@ def check_positive(name: str, value: Any, *, remedy: str = "") -> float:
 
 
 def as_float(value: Any) -> float:
-    """Return a number as a float, infinite if it is too large; text is not a number."""
+    """Return a number as a float, infinite if it is too large; text is not a number.
+
+    Args:
+        value: What was given.
+    """
     if isinstance(value, str | bytes):
         raise TypeError(f"{value!r:.80} is text, not a number")
     try:
@@ -197,6 +225,11 @@ def as_float(value: Any) -> float:
 
 def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> str:
     """Return `value` if it is one of `choices`, or raise an error that lists them.
+
+    Args:
+        name: The name of the argument.
+        value: What was given.
+        choices: What may be given.
 
     Examples:
         >>> check_choice("tail", "drop", ("drop", "pad"))

@@ -66,6 +66,10 @@ class DistributedSampler(PlannedSampler):
             # Each rank has its own stream; the caller's generator is not used.
             self._sampler.rng = copy.deepcopy(sampler.rng).spawn(self.rank + 1)[-1]
 
+    def _shown(self) -> str:
+        inner = type(self._sampler).__name__
+        return f"{inner} in {self._shards} shards; {super()._shown()}"
+
     @property
     def dist_info(self) -> DistInfo:
         """The source of rank and world size."""

@@ -15,9 +15,12 @@ from feedline.errors import InvalidValueError, check_integer
 from feedline.feed import Alone, DataPlan, Pass, Peers, Position
 from feedline.feed.adapters import torch_worker
 from feedline.feed.delegation import asked_of
+from feedline.feed.passes import SINGLE
+from feedline.feed.shown import position_shown
 from feedline.plan import Order, Plan, RoundsPlan
 from feedline.plan.seeds import Seed
 from feedline.store.matrix import MatrixStore
+from feedline.words import several, shown
 
 
 class PlannedSampler(Sampler):
@@ -38,6 +41,9 @@ class PlannedSampler(Sampler):
             None, batch_size=batch_size, peers=peers or Alone(), desync_guard=False
         )
         self._planned_for: tuple[Any, ...] | None = None
+
+    def _shown(self) -> str:
+        return f"{super()._shown()}; {position_shown(self._position, SINGLE)}"
 
     @abstractmethod
     def plan(self, n_obs: int) -> Plan:
@@ -182,6 +188,12 @@ class WindowSampler(PlannedSampler):
             self.mask = mask
         self._seed: Seed
         self._seed, self._rng = seed_of(rng)
+
+    def _shown(self) -> str:
+        chunks = several(self._preload_nchunks, "chunk")
+        windows = f"windows of {chunks} of {several(self._chunk_size, 'row')}"
+        seed = f", seed {shown(self._seed, 30)}" if self.shuffle else ""
+        return f"{windows}{seed}; {super()._shown()}"
 
     @property
     def batch_size(self) -> int:

@@ -25,10 +25,12 @@ from feedline.plan import (
     Segment,
 )
 from feedline.plan.seeds import Seed, derive_key
+from feedline.words import one_line
 
 OrderOn = Callable[[int, int, Seed], Order]
 
 
+@one_line
 @dataclass(frozen=True, kw_only=True)
 class RowsPlan(Plan):
     """The order of `plan`, for rows `[start, stop)` of a matrix; indices count from `start`.
@@ -82,6 +84,7 @@ def shard_bounds(num_rows: int, world_size: int, rank: int, multiple_of: int) ->
     return rank * size, (rank + 1) * size
 
 
+@one_line
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ShardsPlan(Plan):
     """Every rank's own order over its own shard, equally many rows on each."""

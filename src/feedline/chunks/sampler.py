@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from feedline.errors import InvalidValueError, check_integer
 from feedline.feed import Peers
 from feedline.plan import Block
+from feedline.words import several
 
 
 class LoadRequest(TypedDict):
@@ -38,6 +39,22 @@ class Sampler(ABC):
     rng: np.random.Generator | None = None
 
     _mask: slice = slice(0, None)
+
+    def __repr__(self) -> str:
+        try:
+            return f"<{type(self).__name__}: {self._shown()}>"
+        except Exception:
+            # Those of a subclass that is not set up yet may fail.
+            return f"<{type(self).__name__}>"
+
+    def _shown(self) -> str:
+        """Return what this sampler does, in words."""
+        rows = "all rows"
+        if self.mask != slice(0, None):
+            start, stop = mask_bounds(self.mask)
+            rows = f"rows [{start:,}, {'end' if stop is None else f'{stop:,}'})"
+        kind = "shuffled" if self.shuffle else "in order"
+        return f"{rows} {kind}, batches of {several(self.batch_size, 'row')}"
 
     @property
     @abstractmethod

@@ -104,7 +104,7 @@ class Training:
         total = 0.0
         for _, features, target in batches:
             loss = nn.functional.mse_loss(self.model(features)[:, 0], target) / len(batches)
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             total += float(loss.detach())
         # The samples say themselves which they are. If they are not those in the log, it lies.
         record = self.loader.delivered

@@ -6,15 +6,16 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Unpack
+from typing import Any
 
 from feedline.compat.distributed_sampler import DocumentedState
 from feedline.compat.torch_order import TorchBucketPlan
 from feedline.errors import InvalidValueError, check_choice, check_integer
-from feedline.feed import GroupOptions
+from feedline.feed import Peers
 from feedline.plan import BatchRule, Bucket, BucketPlan, Cursor, FixedBatch
 from feedline.torch.buckets import BucketSampler
 from feedline.torch.sampler import describe_dataset
+from feedline.words import one_line
 
 logger = logging.getLogger(__name__)
 
@@ -43,8 +44,10 @@ class SequentialBucketSampler(DocumentedState, BucketSampler):
         num_replicas: The number of ranks; by default that of the process group, else 1.
         rank: The rank of this process; by default that in the process group, else 0.
         order: `"feedline"`, or `"torch"` for the order of the system that this replaces.
-        **group: The source of the ranks, and how they are compared; see
-        `feedline.feed.GroupOptions`.
+        process_group: The group of ranks that get different data, if not all.
+        peers: The ranks, where no other argument says who they are.
+        desync_guard: Compare the ranks before each pass, where they come from a process group.
+        desync_timeout: How many seconds the guard waits for the other ranks.
     """
 
     def __init__(
@@ -61,7 +64,10 @@ class SequentialBucketSampler(DocumentedState, BucketSampler):
         rank: int | None = None,
         *,
         order: str = "feedline",
-        **group: Unpack[GroupOptions],
+        process_group: Any | None = None,
+        peers: Peers | str = "auto",
+        desync_guard: bool = True,
+        desync_timeout: float = 60.0,
     ) -> None:
         for name in ("bucket_groups", "sorted_bucket_keys", "calculator"):
             if not hasattr(dataset, name):
@@ -100,7 +106,10 @@ class SequentialBucketSampler(DocumentedState, BucketSampler):
             num_replicas=num_replicas,
             rank=rank,
             describe=partial(describe_dataset, dataset),
-            **group,
+            process_group=process_group,
+            peers=peers,
+            desync_guard=desync_guard,
+            desync_timeout=desync_timeout,
         )
         logger.debug("%d buckets of %d samples", len(self._used_keys), plan.num_indices)
 
@@ -160,6 +169,7 @@ class SequentialBucketSampler(DocumentedState, BucketSampler):
         return sum(past.num_batches for past in segment.history) + segment.num_done
 
 
+@one_line
 @dataclass(frozen=True)
 class _CalculatorBatch:
     """Batch sizes from a calculator."""

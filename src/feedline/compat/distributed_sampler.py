@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sized
 from functools import partial
-from typing import Any, Unpack
+from typing import Any
 
 from feedline.compat.torch_order import TorchShuffled
 from feedline.errors import (
@@ -14,7 +14,7 @@ from feedline.errors import (
     check_choice,
     check_integer,
 )
-from feedline.feed import Batching, GroupOptions, Pass, Position
+from feedline.feed import Batching, Pass, Peers, Position
 from feedline.feed.passes import SINGLE
 from feedline.plan import Cursor, Order, SamplePlan, Sequential, Shuffled
 from feedline.torch.sampler import PlanSampler, SampleSampler, describe_dataset
@@ -124,8 +124,10 @@ class DistributedSampler(SkippingSampler):
         drop_last: Drop the samples that do not divide evenly over the ranks, the default here; else
             the first samples are repeated as padding, the default of `DataLoader`.
         order: `"feedline"`, or `"torch"` for the order of torch's own DistributedSampler.
-        **group: The source of the ranks, and how they are compared; see
-        `feedline.feed.GroupOptions`.
+        process_group: The group of ranks that get different data, if not all.
+        peers: The ranks, where no other argument says who they are.
+        desync_guard: Compare the ranks before each pass, where they come from a process group.
+        desync_timeout: How many seconds the guard waits for the other ranks.
 
     Examples:
         >>> sampler = DistributedSampler(range(10), num_replicas=2, rank=0, shuffle=False)
@@ -143,7 +145,10 @@ class DistributedSampler(SkippingSampler):
         drop_last: bool = True,
         *,
         order: str = "feedline",
-        **group: Unpack[GroupOptions],
+        process_group: Any | None = None,
+        peers: Peers | str = "auto",
+        desync_guard: bool = True,
+        desync_timeout: float = 60.0,
     ) -> None:
         if not hasattr(dataset, "__len__"):
             raise InvalidValueError(
@@ -162,7 +167,10 @@ class DistributedSampler(SkippingSampler):
             num_replicas=num_replicas,
             rank=rank,
             describe=partial(describe_dataset, dataset),
-            **group,
+            process_group=process_group,
+            peers=peers,
+            desync_guard=desync_guard,
+            desync_timeout=desync_timeout,
         )
 
 

@@ -7,15 +7,16 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any
 
 from feedline.errors import DamagedDataError, InvalidValueError, check_choice, check_integer
-from feedline.feed import DataPlan, RankOptions, Reading, chunking_of
+from feedline.feed import DataPlan, Peers, Reading, chunking_of
 from feedline.feed.reading import DEFAULT_BUDGET, DEFAULT_THREADS
 from feedline.plan import FILE_STRATEGIES, FileSharesPlan, Plan, WindowPlan
 from feedline.plan.frozen import store
 from feedline.store import FolderStore
 from feedline.torch.feed_dataset import FeedDataset, Tensors
+from feedline.words import one_line
 
 _logger = logging.getLogger(__name__)
 
@@ -24,6 +25,7 @@ STRATEGIES = ("balanced", *FILE_STRATEGIES)
 _PARTS = ("sequences/", "targets/")
 
 
+@one_line
 @dataclass(frozen=True, kw_only=True)
 class FolderConfig:
     """The settings for reading a folder.
@@ -117,8 +119,13 @@ class LazyFolderDataset(FeedDataset[FolderBatch]):
         data_path: The folder with `metadata.json`, relative to the configuration's project root.
         config: A `FolderConfig`, or an object with `project_root`, `seed`, `seq_length` and
             `training_spec.batch_size`, `.num_workers` and `.sampling_strategy`.
-        shuffle: Shuffle the files, and the samples in them, in every epoch.
-        **ranks: The ranks, and how they are compared; see `feedline.feed.RankOptions`.
+        shuffle: Whether files, and the samples in them, are shuffled anew in every epoch.
+        num_replicas: The number of ranks; by default that of the process group, else 1.
+        rank: The rank of this process; by default that in the process group, else 0.
+        process_group: The group of ranks that get different data, if not all.
+        peers: The ranks, where no other argument says who they are.
+        desync_guard: Compare the ranks before each pass, where they come from a process group.
+        desync_timeout: How many seconds the guard waits for the other ranks.
 
     Raises:
         FileNotFoundError: If `metadata.json` is missing.
@@ -144,7 +151,12 @@ class LazyFolderDataset(FeedDataset[FolderBatch]):
         data_path: str | os.PathLike[str],
         config: Any,
         shuffle: bool = True,
-        **ranks: Unpack[RankOptions],
+        num_replicas: int | None = None,
+        rank: int | None = None,
+        process_group: Any | None = None,
+        peers: Peers | str = "auto",
+        desync_guard: bool = True,
+        desync_timeout: float = 60.0,
     ) -> None:
         settings = FolderConfig.of(config)
         folder, root = Path(data_path), Path(settings.project_root)
@@ -159,7 +171,12 @@ class LazyFolderDataset(FeedDataset[FolderBatch]):
             reading=settings.reading,
             prefixes=_PARTS,
             arrange=_as_tuple,
-            **ranks,
+            num_replicas=num_replicas,
+            rank=rank,
+            process_group=process_group,
+            peers=peers,
+            desync_guard=desync_guard,
+            desync_timeout=desync_timeout,
         )
         self.config = config
         self.shuffle = shuffle
@@ -185,7 +202,19 @@ class LazyFolderDataset(FeedDataset[FolderBatch]):
 
 
 class SequifierDatasetFromFolderLazy(LazyFolderDataset):
-    """`LazyFolderDataset` under the name that it has elsewhere."""
+    """`LazyFolderDataset` under the name that it has elsewhere.
+
+    Args:
+        data_path: The folder with `metadata.json`, relative to the configuration's project root.
+        config: A `FolderConfig`, or an object of its shape.
+        shuffle: Whether files, and the samples in them, are shuffled anew in every epoch.
+        num_replicas: The number of ranks; by default that of the process group, else 1.
+        rank: The rank of this process; by default that in the process group, else 0.
+        process_group: The group of ranks that get different data, if not all.
+        peers: The ranks, where no other argument says who they are.
+        desync_guard: Compare the ranks before each pass, where they come from a process group.
+        desync_timeout: How many seconds the guard waits for the other ranks.
+    """
 
     def _get_target_samples(self) -> int:
         """Return the number of samples of every rank."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any, Unpack
+from typing import Any
 
 from feedline.compat.distributed_sampler import SkippingSampler
 from feedline.compat.torch_mixture import TorchMixturePlan
 from feedline.errors import InvalidValueError, check_choice, check_integer
-from feedline.feed import GroupOptions
+from feedline.feed import Peers
 from feedline.plan import Cursor, Mixture, Phase, Plan, SamplePlan
 
 PhaseLike = Phase | tuple[int, Sequence[float]]
@@ -30,15 +30,18 @@ class MixtureSampler(SkippingSampler):
         rank: The rank of this process; by default that in the process group, else 0.
         shuffle: Shuffle datasets and samples.
         seed: Any integer or string.
-        drop_last: Drop the positions that do not divide evenly over the ranks; else the first ones
-            are repeated as padding.
-        temperature: Weights count as `weight ** (1 / temperature)`: above 1 they become more equal.
-        phases: New weights from a given position on: `Phase` objects, or pairs `(step, weights)`
-            together with `global_batch_size`, the number of samples in a step over all ranks.
-            Steps are counted through all epochs; the last step of an epoch may be short.
+        drop_last: Drop the positions that do not divide evenly over ranks; otherwise the first
+            ones are repeated to fill up.
+        temperature: Weights count as `weight ** (1 / temperature)`: above 1 they become more alike.
+        phases: Other weights from a given place on: `Phase` objects, or pairs `(step, weights)`
+            together with `global_batch_size`. Steps count on through the epochs; the last step of
+            an epoch may be short.
+        global_batch_size: The number of samples in a step over all ranks, for phases at steps.
         order: `"feedline"`, or `"torch"` for the order of the system that this replaces.
-        **group: The source of the ranks, and how they are compared; see
-        `feedline.feed.GroupOptions`.
+        process_group: The group of ranks that get different data, if not all.
+        peers: The ranks, where no other argument says who they are.
+        desync_guard: Compare the ranks before each pass, where they come from a process group.
+        desync_timeout: How many seconds the guard waits for the other ranks.
 
     Examples:
         >>> sampler = MixtureSampler([0, 1000, 1010], [1, 1], num_replicas=2, rank=0)
@@ -61,7 +64,10 @@ class MixtureSampler(SkippingSampler):
         phases: Sequence[PhaseLike] = (),
         global_batch_size: int | None = None,
         order: str = "feedline",
-        **group: Unpack[GroupOptions],
+        process_group: Any | None = None,
+        peers: Peers | str = "auto",
+        desync_guard: bool = True,
+        desync_timeout: float = 60.0,
     ) -> None:
         check_choice("order", order, ("feedline", "torch"))
         sizes = _sizes_of(cumulative_sizes)
@@ -82,7 +88,15 @@ class MixtureSampler(SkippingSampler):
             plan = SamplePlan(
                 order=Mixture(**described, phases=at), tail="drop" if drop_last else "pad"
             )
-        super().__init__(plan, num_replicas=num_replicas, rank=rank, **group)
+        super().__init__(
+            plan,
+            num_replicas=num_replicas,
+            rank=rank,
+            process_group=process_group,
+            peers=peers,
+            desync_guard=desync_guard,
+            desync_timeout=desync_timeout,
+        )
         self.cumulative_sizes = list(cumulative_sizes)
         self.shuffle = shuffle
         self.seed = seed

@@ -18,10 +18,12 @@ from feedline.plan import Block, Deal, Place, Plan, Remaining
 from feedline.plan.apportion import check_temperature, check_weights
 from feedline.plan.frozen import store
 from feedline.plan.shares import Share
+from feedline.words import one_line
 
 Indices = NDArray[np.int64]
 
 
+@one_line
 @dataclass(frozen=True, kw_only=True)
 class TorchMixturePlan(Plan):
     """Each rank draws from its own part of every source, so the world size is fixed in an epoch."""

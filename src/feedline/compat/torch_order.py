@@ -23,6 +23,7 @@ from feedline.plan.frozen import store
 from feedline.plan.interleave import Consecutive, Layout
 from feedline.plan.orders import DeferredEpoch
 from feedline.plan.permutation import MAX_SIZE
+from feedline.words import one_line
 
 Indices = NDArray[np.int64]
 
@@ -62,6 +63,7 @@ class ListedEpoch:
         return np.flatnonzero(self._listed == index)
 
 
+@one_line
 @dataclass(frozen=True, kw_only=True)
 class TorchShuffled(Order):
     """One `randperm` over the dataset, as torch's DistributedSampler draws it."""
@@ -94,6 +96,7 @@ class TorchShuffled(Order):
         }
 
 
+@one_line
 @dataclass(frozen=True, kw_only=True)
 class TorchBucketPlan(Plan):
     """One `randperm` over the buckets, then one per bucket in that order, from one generator.

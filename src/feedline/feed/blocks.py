@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.plan import Block, Segment
+from feedline.words import several
 
 _MAX_ENTRIES = 2**15
 
@@ -20,7 +21,12 @@ class BlocksAhead:
     Computing a block costs some hundred microseconds even if it is small, so blocks are large,
     except the first. The latest two are kept, because readers straddle their border.
 
-    `on_block` is called with every block except the first, which nothing must delay.
+    `on_block` is told of every block but the first, which nothing must delay.
+
+    Args:
+        segment: What is left of the epoch.
+        rank: The rank whose batches these are.
+        on_block: Is called with every block but the first.
     """
 
     def __init__(
@@ -32,6 +38,10 @@ class BlocksAhead:
         self._lock = Lock()
         self._latest: list[Block] = []
         self._num_batches = 1
+
+    def __repr__(self) -> str:
+        sizes = f"rank {self._rank} of {self._segment.world_size}"
+        return f"<BlocksAhead: {several(self._segment.num_batches, 'batch', 'batches')}, {sizes}>"
 
     def part(self, start: int, stop: int) -> Block:
         """Return batches `[start, stop)`."""
@@ -51,7 +61,13 @@ class BlocksAhead:
 
 
 def picked_batches(segment: Segment, rank: int, numbers: range) -> Iterator[NDArray[np.int64]]:
-    """Yield the indices of each of the batches `numbers`, computed together in growing portions."""
+    """Yield the indices of each of the batches `numbers`, computed together in growing portions.
+
+    Args:
+        segment: What is left of the epoch.
+        rank: The rank whose batches these are.
+        numbers: Which batches.
+    """
     start, count = 0, 1
     while start < len(numbers):
         indices, bounds = segment.picked(rank, numbers[start : start + count])

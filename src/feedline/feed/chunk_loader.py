@@ -19,13 +19,13 @@ from feedline.errors import (
 from feedline.feed.adapters import torch_worker
 from feedline.feed.foreign_batch import ForeignBatch
 from feedline.feed.guard import Guard
-from feedline.feed.loader import Delivered, PlannedLoader
-from feedline.feed.logged import Recorder
+from feedline.feed.loader import Delivered, Log, PlannedLoader
 from feedline.feed.passes import Pass
 from feedline.feed.peers import Alone, Peers, as_peers
 from feedline.feed.position import Position
 from feedline.feed.readahead import ReadAhead
 from feedline.store.matrix import MatrixStore, rows_of_request
+from feedline.words import one_line, shortened, shown
 
 Request = Mapping[str, Any]
 Rows = NDArray[np.int64]
@@ -36,8 +36,15 @@ Loaded = Iterator[tuple[Any, Rows]]
 Reader = Callable[[Iterator[Request], Callable[[Request], Loaded]], Iterator[Loaded]]
 
 
+@one_line
 class ChunkBatch(NamedTuple):
-    """Rows of a matrix, the values of `obs` that go with them, and their numbers."""
+    """Rows of a matrix, the values of `obs` that go with them, and their numbers.
+
+    Args:
+        X: The rows: an array, or a scipy CSR matrix.
+        obs: The values that go with them, by name.
+        rows: Their numbers.
+    """
 
     X: Any
     obs: dict[str, NDArray[Any]]
@@ -58,13 +65,16 @@ class ChunkLoader(PlannedLoader):
             `requests`, like `feedline.chunks.PlannedSampler`.
         output: The type of a batch: `"stored"` yields sparse rows as scipy CSR matrices and
             dense ones as arrays, `"numpy"` yields arrays, and a function gets a `ChunkBatch`.
-        num_ahead: The number of requests to read ahead.
-        reader: Reads the requests; by default a thread of this process does.
-        log: Records every batch, such as a `feedline.runs.ConsumptionLog`.
-        desync_guard: Compare the ranks before each pass, if those of the sampler can communicate.
-        desync_timeout: Seconds that the guard waits for the other ranks.
-        ***ranks: The ranks, if the sampler is not a `DistributedSampler`: `num_replicas=1` with a
-            `rank` if each process should read all rows; or `peers`.
+        num_ahead: How many requests are read ahead.
+        reader: What reads requests, if not a thread of this process.
+        log: A folder for a log of every batch, for `feedline audit`; or a recorder.
+        num_replicas: The number of ranks, where the sampler is not a `DistributedSampler`; 1 if
+            each process is meant to read all rows.
+        rank: The rank of this process, with `num_replicas`.
+        process_group: The group of ranks that get different data, if not all.
+        peers: The ranks, where no other argument and no sampler says who they are.
+        desync_guard: Compare the ranks before each pass, where those of the sampler can talk.
+        desync_timeout: How many seconds the guard waits for the other ranks.
 
     Examples:
         >>> from feedline.chunks import RandomSampler
@@ -83,10 +93,13 @@ class ChunkLoader(PlannedLoader):
         output: str | Callable[[ChunkBatch], Any] = "stored",
         num_ahead: int = 1,
         reader: Reader | None = None,
-        log: Recorder | None = None,
+        log: Log = None,
+        num_replicas: int | None = None,
+        rank: int | None = None,
+        process_group: Any | None = None,
+        peers: Peers | str = "auto",
         desync_guard: bool = True,
         desync_timeout: float = 60.0,
-        **ranks: Any,
     ) -> None:
         if not callable(getattr(sampler, "sample", None)):
             raise InvalidValueError(
@@ -103,7 +116,13 @@ class ChunkLoader(PlannedLoader):
         self._convert = output
         self._reader = reader or partial(_in_thread, check_integer("num_ahead", num_ahead, 0))
         self._guard = Guard(desync_guard, desync_timeout)
-        # The ranks are looked up at the first use; wrong arguments are refused now.
+        # Who they are is looked up at the first use; what they cannot be is told now.
+        ranks: dict[str, Any] = {
+            "num_replicas": num_replicas,
+            "rank": rank,
+            "process_group": process_group,
+            "peers": peers,
+        }
         as_peers(**ranks)
         self._ranks = {name: given for name, given in ranks.items() if given not in (None, "auto")}
         if getattr(sampler, "peers", None) is not None and self._ranks:
@@ -113,6 +132,13 @@ class ChunkLoader(PlannedLoader):
             )
         self._peers: Peers | None = None
         self._latest: tuple[Pass | None, int, Rows] | None = None
+
+    def __repr__(self) -> str:
+        matrix = " × ".join(f"{size:,}" for size in self.store.shape)
+        text = f"<{type(self).__name__} of {type(self.store).__name__} {matrix}: "
+        if getattr(self.sampler, "peers", None) is None and self._peers is None:
+            text += "ranks are found at first use, "
+        return shortened(f"{text}{shown(self.sampler, 190 - len(text))}>")
 
     @property
     def n_obs(self) -> int:

@@ -119,6 +119,9 @@ class DataLoader(PlannedLoader):
         """The order of the samples."""
         return self._feed.plan
 
+    def _data_shown(self) -> str:
+        return type(self.store).__name__
+
     def _batches(self, running: Pass) -> Iterator[Any]:
         return self._feed.read(running, self._make)
 

@@ -11,9 +11,10 @@ from feedline.feed.delegation import asked_of
 from feedline.plan import Cursor, Plan, Segment
 from feedline.store import PartedStore, Store
 from feedline.store.matrix import MatrixStore
+from feedline.words import shown
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class DataPlan(Plan):
     """The order of `plan`, bound to the samples of `store` or the rows of a matrix.
 
@@ -22,6 +23,11 @@ class DataPlan(Plan):
 
     With `takes_any`, a cursor that names no data is left to `plan`: a chunk sampler alone, which
     does not know what is read, saved it.
+
+    Args:
+        plan: Which sample comes when.
+        store: The data.
+        takes_any: Whether a cursor that names no data is left to `plan`.
     """
 
     plan: Plan
@@ -43,6 +49,10 @@ class DataPlan(Plan):
                 f"plan.num_indices={self.plan.num_indices} must be at most {num_samples}, the "
                 "number of samples in the store; make the plan for this store"
             )
+
+    def __repr__(self) -> str:
+        # Not the store's own: that may open files.
+        return f"DataPlan(plan={shown(self.plan, 130)}, store={type(self.store).__name__})"
 
     # What does not depend on the data is the plan's to answer.
     num_indices = asked_of("plan", "num_indices")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import pairwise
-from typing import NamedTuple, TypeVar, Unpack
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,23 +13,32 @@ from feedline.errors import check_integer
 from feedline.feed.data_plan import DataPlan
 from feedline.feed.delegation import asked_of
 from feedline.feed.gathering import chunking_of
-from feedline.feed.guard import GroupOptions
-from feedline.feed.loader import PlannedLoader
-from feedline.feed.logged import Recorder
+from feedline.feed.loader import Log, PlannedLoader
 from feedline.feed.passes import Pass
+from feedline.feed.peers import Peers
 from feedline.feed.position import Position
 from feedline.feed.reading import DEFAULT_BUDGET, DEFAULT_THREADS, Reading, Slab, Slabs, read_slabs
+from feedline.feed.shown import pass_shown
 from feedline.plan import Plan
 from feedline.store import Store
 from feedline.store.columns import Arrays
+from feedline.words import one_line
 
 Item = TypeVar("Item")
 
 
+@one_line
 class FedBatch(NamedTuple):
     """What one rank gets for one forward pass, as arrays.
 
     `indices` are the samples' numbers in the store. `is_real` is False where a sample is padding.
+
+    Args:
+        arrays: The samples, column by column.
+        indices: Their numbers in the store.
+        is_real: Which of them are real and not padding.
+        number: Which batch of its segment it is, from zero.
+        bucket: The number of its bucket, where the plan has buckets.
     """
 
     arrays: Arrays
@@ -54,11 +63,14 @@ class Feed(PlannedLoader):
         plan: The order of the samples; a `WindowPlan` reads few chunks at a time.
         batch_size: The number of samples in a batch.
         world_size: The number of ranks; by default that of the process group, else 1.
-        rank: The rank of this process; by default that in the process group, else 0.
-        num_threads: The number of threads that read ahead; 0 reads in the consumer's thread.
-        memory_budget: Bytes that the batches read ahead or in use may take.
-        log: Records every batch, such as a `feedline.runs.ConsumptionLog`.
-        **group: The source of the ranks, and how they are compared; see `GroupOptions`.
+        rank: The rank that these batches are for; by default that in the process group, else 0.
+        num_threads: How many threads read ahead; 0 reads in the consumer's own thread.
+        memory_budget: How many bytes the batches that are read ahead or in use may take.
+        log: A folder for a log of every batch, for `feedline audit`; or a recorder.
+        process_group: The group of ranks that get different data, if not all.
+        peers: The ranks, where no other argument says who they are.
+        desync_guard: Compare the ranks before each pass, where they come from a process group.
+        desync_timeout: How many seconds the guard waits for the other ranks.
 
     Examples:
         >>> import tempfile
@@ -85,8 +97,11 @@ class Feed(PlannedLoader):
         rank: int | None = None,
         num_threads: int = DEFAULT_THREADS,
         memory_budget: int = DEFAULT_BUDGET,
-        log: Recorder | None = None,
-        **group: Unpack[GroupOptions],
+        log: Log = None,
+        process_group: Any | None = None,
+        peers: Peers | str = "auto",
+        desync_guard: bool = True,
+        desync_timeout: float = 60.0,
     ) -> None:
         self.store = store
         self._reading = Reading(num_threads=num_threads, memory_budget=memory_budget)
@@ -96,12 +111,18 @@ class Feed(PlannedLoader):
             batch_size=check_integer("batch_size", batch_size, 1),
             num_replicas=world_size,
             rank=rank,
-            **group,
+            process_group=process_group,
+            peers=peers,
+            desync_guard=desync_guard,
+            desync_timeout=desync_timeout,
         )
         super().__init__(position, log=log)
 
     plan: Plan = asked_of("position", "plan")
     """The plan, bound to the samples of this store."""
+
+    def _data_shown(self) -> str:
+        return type(self.store).__name__
 
     def _batches(self, running: Pass) -> FeedPass[FedBatch]:
         return self.read(running, _as_is)
@@ -129,6 +150,12 @@ class FeedPass(Iterator[Item]):
     """One walk through the batches. Dropping it, or `close`, ends its threads.
 
     A batch counts as delivered when `make` has made of it what the loop gets.
+
+    Args:
+        slabs: The batches as they are read.
+        running: The pass that they belong to.
+        store: Where the samples are.
+        make: Makes of a batch what the loop gets.
     """
 
     def __init__(
@@ -141,6 +168,9 @@ class FeedPass(Iterator[Item]):
         self._store = store
         self._num_slabs = 0
         self._batches: Iterator[FedBatch] = iter(())
+
+    def __repr__(self) -> str:
+        return f"<FeedPass of {type(self._store).__name__}: {pass_shown(self._running)}>"
 
     def __next__(self) -> Item:
         batch = next(self._batches, None)

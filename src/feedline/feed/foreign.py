@@ -18,6 +18,7 @@ from feedline.feed.adapters import adapters_in_use
 from feedline.feed.foreign_batch import ForeignBatch
 from feedline.feed.loader import Loader
 from feedline.feed.peers import FoundPeers, Peers, as_peers
+from feedline.feed.shown import ranks_shown
 from feedline.words import several
 
 _PROTOCOL = (
@@ -90,6 +91,10 @@ class ForeignLoader:
         self._batches: Iterator[Any] | None = None
         self._is_used = False
         self._leave_pass()
+
+    def __repr__(self) -> str:
+        place = f"{ranks_shown(self._peers)}, epoch {self.epoch}, batch {self._num_delivered:,}"
+        return f"<ForeignLoader around {type(self.loader).__name__}: {place}>"
 
     def _leave_pass(self) -> None:
         self._batches = None

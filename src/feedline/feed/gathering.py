@@ -29,6 +29,9 @@ def chunking_of(store: Store) -> Chunking:
     """Return how a store's samples are cut into chunks.
 
     Chunks of one size cost nothing to look up; those of several sizes cost a search.
+
+    Args:
+        store: Where the samples are.
     """
     sizes = store.chunk_sizes
     if len(sizes) and sizes[0] and np.all(sizes[:-1] == sizes[0]) and 0 < sizes[-1] <= sizes[0]:
@@ -39,7 +42,14 @@ def chunking_of(store: Store) -> Chunking:
 def gather_samples(
     store: Store, chunking: Chunking, indices: NDArray[np.int64], arrays: Arrays
 ) -> None:
-    """Write the samples at `indices` to `arrays`, in that order."""
+    """Write the samples at `indices` to `arrays`, in that order.
+
+    Args:
+        store: Where the samples are.
+        chunking: How they are cut into chunks.
+        indices: Which samples.
+        arrays: What they are written to, column by column.
+    """
     if not len(indices):
         return
     chunks, rows = chunking.rows_of(indices)

@@ -17,6 +17,7 @@ from feedline.feed.narrated import NarratedBatches, is_heard
 from feedline.feed.passes import SINGLE, Batching, Pass
 from feedline.feed.peers import Peers
 from feedline.feed.position import Position
+from feedline.feed.shown import loader_shown, pass_shown
 from feedline.lazy import lazy
 
 Ids = NDArray[np.int64]
@@ -105,12 +106,21 @@ class Loader(Protocol[Item]):
 
 
 class PlannedBatch:
-    """The record of a planned batch; its samples are computed when they are asked for."""
+    """The record of a batch whose samples the plan says, looked up when it is asked for.
+
+    Args:
+        running: The pass that it belongs to.
+        number: Which batch of the pass it is, from zero.
+        asked: The samples that were asked for, where these are known.
+    """
 
     def __init__(self, running: Pass, number: int, asked: Any = None) -> None:
         self.number = number
         self._running = running
         self._asked = asked
+
+    def __repr__(self) -> str:
+        return f"<PlannedBatch {self.number:,}: {pass_shown(self._running)}>"
 
     @lazy
     def ids(self) -> Ids:
@@ -145,7 +155,13 @@ class PlannedBatch:
 
 
 class PlannedLoader(ABC):
-    """A loader with a `Position`: the whole protocol except the batches."""
+    """A loader that has a `Position`: all that the protocol asks, but for the batches.
+
+    Args:
+        position: Where the training loop is; None if a subclass says it.
+        batching: How entries of the position make batches.
+        log: A folder for a log of every batch, for `feedline audit`; or a recorder.
+    """
 
     def __init__(
         self, position: Position | None, batching: Batching = SINGLE, log: Log = None
@@ -157,6 +173,13 @@ class PlannedLoader(ABC):
         #: Returns the number of the step that a batch is for; a clock sets it.
         self.log_step: Callable[[], int] | None = None
         self._is_log_begun = self._is_resumed = False
+
+    def __repr__(self) -> str:
+        return loader_shown(self, self._position, self.batching, self._data_shown())
+
+    def _data_shown(self) -> str:
+        """Return what the batches are read from, for people."""
+        return ""
 
     @property
     def position(self) -> Position:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol
 
+from feedline.words import several
+
 if TYPE_CHECKING:
     from feedline.feed.loader import Loader
 
@@ -23,7 +25,7 @@ class Recorder(Protocol):
         """Record an event."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class LoggedBatches(Iterator[Any]):
     """The batches of a pass, each recorded before it is delivered.
 
@@ -48,6 +50,10 @@ class LoggedBatches(Iterator[Any]):
     def __post_init__(self) -> None:
         if self.num_batches == 0:
             self._note_end()
+
+    def __repr__(self) -> str:
+        batches = several(self.num_batches, "batch", "batches")
+        return f"<LoggedBatches: {batches} of {type(self.loader).__name__}>"
 
     def __next__(self) -> Any:
         start = perf_counter()

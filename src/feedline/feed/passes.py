@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from feedline.errors import InvalidValueError
 from feedline.feed.blocks import BlocksAhead
+from feedline.feed.shown import pass_shown
 from feedline.plan import Block, Segment
 
 Entry = TypeVar("Entry")
@@ -16,7 +17,12 @@ Entry = TypeVar("Entry")
 
 @dataclass(frozen=True)
 class Batching:
-    """The number of entries in a batch, and whether an incomplete last batch is dropped."""
+    """How many entries make a batch, and whether an incomplete last one is dropped.
+
+    Args:
+        num_entries: The number of entries of a batch.
+        drop_last: Whether an incomplete last batch is dropped.
+    """
 
     num_entries: int = 1
     drop_last: bool = False
@@ -39,8 +45,13 @@ SINGLE = Batching()
 class Pass:
     """A pass over the rest of an epoch, and its progress.
 
-    Loaders hold this, not the iterator that makes the batches: an iterator that the training loop
-    drops must be free to end its threads and workers.
+    Whoever yields batches holds this, and not the iterator that makes them: an iterator that the
+    training loop drops must be free to end its threads and workers.
+
+    Args:
+        segment: What is left of the epoch.
+        rank: The rank that walks.
+        batching: How entries make batches.
     """
 
     def __init__(self, segment: Segment, rank: int, batching: Batching) -> None:
@@ -56,6 +67,9 @@ class Pass:
         self._num_handed_out = 0
         self._live: Iterator[Any] = iter(())
         self._planned: BlocksAhead | None = None
+
+    def __repr__(self) -> str:
+        return f"<Pass: {pass_shown(self)}>"
 
     def deliver(self, num_batches: int = 1) -> None:
         """Record that the training loop receives its next batch, or several."""

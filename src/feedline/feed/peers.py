@@ -47,6 +47,9 @@ class Alone:
     rank = 0
     world_size = 1
 
+    def __repr__(self) -> str:
+        return "Alone()"
+
     def maximum(self, value: int) -> int:
         """Return the value as it is."""
         return value
@@ -87,6 +90,11 @@ class FoundPeers:
         self._num_replicas = num_replicas
         self._rank = rank
         self._process_group = process_group
+
+    @property
+    def is_known(self) -> bool:
+        """Whether rank and world size were given, so that neither is looked up."""
+        return self._num_replicas is not None and self._rank is not None
 
     @property
     def world_size(self) -> int:

@@ -24,7 +24,8 @@ from typing import Any
 from feedline.errors import CursorFormatError, EmptyEpochError, InvalidValueError, check_integer
 from feedline.feed.guard import Guard
 from feedline.feed.passes import SINGLE, Batching, Pass
-from feedline.feed.peers import as_peers
+from feedline.feed.peers import Peers, as_peers
+from feedline.feed.shown import loader_shown
 from feedline.plan import Cursor, PastSegment, Plan, Segment
 from feedline.words import several
 
@@ -39,9 +40,12 @@ class Position:
             earlier is compared when the next pass begins.
         batch_size: The number of samples in an entry.
         describe: Returns what else ranks must agree on.
-        desync_guard: Compare the ranks before each pass, if they come from a process group.
-        desync_timeout: Seconds that the guard waits for the other ranks.
-        ***ranks: The ranks; see `RankOptions`.
+        num_replicas: The number of ranks; by default that of the process group, else 1.
+        rank: The rank of this process; by default that in the process group, else 0.
+        process_group: The group of ranks that get different data, if not all.
+        peers: The ranks, where no other argument says who they are.
+        desync_guard: Compare the ranks before each pass, where they come from a process group.
+        desync_timeout: How many seconds the guard waits for the other ranks.
 
     Examples:
         >>> from feedline.feed.peers import Alone
@@ -64,14 +68,19 @@ class Position:
         *,
         batch_size: int,
         describe: Callable[[], Mapping[str, Any]] = dict,
+        num_replicas: int | None = None,
+        rank: int | None = None,
+        process_group: Any | None = None,
+        peers: Peers | str = "auto",
         desync_guard: bool = True,
         desync_timeout: float = 60.0,
-        **ranks: Any,
     ) -> None:
         self._plan = plan
         self.batch_size = batch_size
         #: The ranks that share the data.
-        self.peers = as_peers(**ranks)
+        self.peers = as_peers(
+            peers, num_replicas=num_replicas, rank=rank, process_group=process_group
+        )
         #: Compares the ranks before each pass.
         self.guard = Guard(desync_guard, desync_timeout)
         self._describe = describe
@@ -91,6 +100,14 @@ class Position:
     def plan(self, plan: Plan | None) -> None:
         self._plan = plan
         self._resumed = None
+
+    @property
+    def known_plan(self) -> Plan | None:
+        """The plan; None where it is not set yet."""
+        return self._plan
+
+    def __repr__(self) -> str:
+        return loader_shown(self, self, SINGLE)
 
     # Epochs.
 

@@ -16,6 +16,7 @@ from feedline.plan import Block, Chunking, Segment
 from feedline.store import Store
 from feedline.store.columns import Arrays
 from feedline.store.pool import SlabPool
+from feedline.words import one_line
 
 DEFAULT_BUDGET = 48 * 2**20
 # One is enough to keep a disk busy, and the consumer helps instead of waiting.
@@ -26,8 +27,14 @@ _MAX_SLAB_ROWS = 2**15
 _MAX_CHUNKS = 64
 
 
+@one_line
 class Slab(NamedTuple):
-    """Consecutive batches: their indices and their columns."""
+    """Consecutive batches: which samples they hold, and these, column by column.
+
+    Args:
+        block: Which samples they hold.
+        arrays: The samples, column by column.
+    """
 
     block: Block
     arrays: Arrays
@@ -58,6 +65,14 @@ def read_slabs(
     store: Store, chunking: Chunking, segment: Segment, rank: int, start: int, reading: Reading
 ) -> Slabs:
     """Return an iterator over the batches of `rank` from `start` on, in slabs.
+
+    Args:
+        store: Where the samples are.
+        chunking: How they are cut into chunks.
+        segment: What is left of the epoch.
+        rank: The rank whose batches these are.
+        start: The number of the first batch.
+        reading: How many threads read ahead, within which memory.
 
     Examples:
         >>> import numpy as np, tempfile

@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from feedline.errors import InvalidValueError, check_choice, check_integer
 from feedline.feed.gathering import chunking_of
 from feedline.plan import Order, Plan, SamplePlan, Sequential, Shuffled, WindowPlan
@@ -119,5 +121,6 @@ def _num_chunks(window: int | str, store: Store) -> int:
                 "chunks, such as '8 chunks'"
             )
         return min(int(found[1]), num_chunks)
-    num_samples = check_integer("window", window, 1)
-    return max(1, min(num_chunks, -(-num_samples * num_chunks // max(1, store.num_samples))))
+    # The last chunk is often short; the median chunk is like most.
+    chunk_size = max(1, int(np.median(store.chunk_sizes)))
+    return min(num_chunks, -(-check_integer("window", window, 1) // chunk_size))

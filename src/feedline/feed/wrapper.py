@@ -7,13 +7,21 @@ from typing import Any
 
 from feedline.feed.delegation import asked_of
 from feedline.feed.loader import Loader
+from feedline.words import shortened, shown
 
 
 class LoaderWrapper:
-    """A loader that forwards to another one, except for what a subclass changes."""
+    """A loader that is another one, except for what a subclass does differently.
+
+    Args:
+        loader: The other loader.
+    """
 
     def __init__(self, loader: Loader[Any]) -> None:
         self.loader = loader
+
+    def __repr__(self) -> str:
+        return shortened(f"<{type(self).__name__} around {shown(self.loader, 170)}>")
 
     epoch = asked_of("loader", "epoch", Loader.epoch.__doc__)
     batch_size = asked_of("loader", "batch_size", Loader.batch_size.__doc__)

@@ -27,6 +27,9 @@ class JaxPeers:
         self.rank = jax.process_index()
         self.world_size = jax.process_count()
 
+    def __repr__(self) -> str:
+        return f"<JaxPeers: rank {self.rank} of {self.world_size}>"
+
     def maximum(self, value: int) -> int:
         """Return the largest value of all processes."""
         # Arrays of JAX have 32 bits by default, so a value travels in three parts.

@@ -16,14 +16,25 @@ from feedline.packing.workshop import Workshop, check_apart
 from feedline.store.columns import Column
 from feedline.store.manifest import read_manifest
 from feedline.store.progress import open_progress
+from feedline.words import one_line
 
 
+@one_line
 @dataclass(frozen=True, kw_only=True)
 class PackResult:
     """What packing has written.
 
-    `splits` has the number of samples in each split, in `folder / name`; it is empty without
-    splits. `num_resumed_chunks` counts the chunks that an interrupted run had finished.
+    `splits` has the number of samples of each split, in `folder / name`; it is empty without a
+    split. `num_resumed_chunks` counts the chunks that an interrupted run had finished.
+
+    Args:
+        folder: Where it lies.
+        num_samples: The number of samples.
+        num_chunks: The number of chunks.
+        num_bytes: The bytes on disk.
+        columns: What every sample has.
+        splits: The number of samples of each split.
+        num_resumed_chunks: The number of chunks that were there already.
     """
 
     folder: Path

@@ -11,12 +11,21 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from feedline.words import one_line
 
+
+@one_line
 class Batch(NamedTuple):
     """What one rank gets for one forward pass.
 
-    `is_real` is False where an entry is padding: a sample that is also consumed elsewhere. `bucket`
-    is the number of the bucket, if the plan has buckets.
+    `is_real` is False where an entry is padding, that is, a sample that was or will be consumed
+    elsewhere too. `bucket` is the number of the bucket, where the plan has buckets.
+
+    Args:
+        number: Which batch it is, from zero.
+        indices: Its samples.
+        is_real: Which of them are real and not padding.
+        bucket: The number of its bucket, where the plan has buckets.
     """
 
     number: int
@@ -26,7 +35,14 @@ class Batch(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where and when a sample is consumed: entry `slot` of batch `batch` of rank `rank`."""
+    """Where and when a sample is consumed: entry `slot` of batch `batch` of rank `rank`.
+
+    Args:
+        batch: The number of the batch.
+        rank: The rank that consumes it.
+        slot: Which entry of the batch it is.
+        is_real: Whether it is real and not padding.
+    """
 
     batch: int
     rank: int
@@ -34,11 +50,19 @@ class Place(NamedTuple):
     is_real: bool
 
 
+@one_line
 @dataclass(frozen=True, kw_only=True)
 class Block:
     """Consecutive batches of one rank in flat arrays; batch i is `bounds[i]:bounds[i + 1]`.
 
     `is_real` is None when every entry is real; `buckets` is None when the plan has none.
+
+    Args:
+        first: The number of the first batch.
+        indices: The samples of all batches.
+        bounds: Where each batch begins among them, and where the last one ends.
+        is_real: Which samples are real and not padding; None means all.
+        buckets: The bucket of each batch; None where the plan has none.
     """
 
     first: int

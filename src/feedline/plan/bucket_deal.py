@@ -16,7 +16,7 @@ from feedline.plan.frozen import described, store
 from feedline.plan.interleave import Layout
 from feedline.plan.orders import EpochOrder, Indices
 from feedline.plan.shares import PrefixRest, StridedDeal
-from feedline.words import several
+from feedline.words import one_line, several
 
 
 @runtime_checkable
@@ -41,12 +41,16 @@ class FixedBatch:
         return {"kind": "fixed"}
 
 
+@one_line
 @dataclass(frozen=True)
 class CostBatch:
     """Fewer samples where each costs more: `batch_size / cost`, rounded down, at least one.
 
     `costs` holds the cost of a sample of each bucket, as a multiple of the sample that `batch_size`
     refers to.
+
+    Args:
+        costs: What a sample of each bucket costs.
 
     Examples:
         >>> CostBatch((1, 4)).batch_size(1, 32)
@@ -68,11 +72,15 @@ class CostBatch:
         return described(self, kind="cost")
 
 
+@one_line
 @dataclass(frozen=True)
 class TokenBatch:
     """As many samples as fit into a token budget, with padding to the bucket's length.
 
     Here the run's batch size is the budget.
+
+    Args:
+        lengths: The length that samples of each bucket are padded to.
 
     Examples:
         >>> TokenBatch((128, 512)).batch_size(1, 4096)

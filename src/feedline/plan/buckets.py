@@ -35,13 +35,21 @@ from feedline.plan.permutation import MAX_SIZE, Permutation
 from feedline.plan.seeds import Seed, check_seed, derive_key
 from feedline.plan.segment import Plan, Remaining
 from feedline.plan.shares import check_tail
+from feedline.words import one_line, several, shown
 
 _BATCHES_PER_BLOCK = 1024
+_FIXED = FixedBatch()
 
 
+@one_line
 @dataclass(frozen=True, eq=False)
 class Bucket:
-    """Samples that may share a batch: a range, or a list that costs 8 bytes an entry."""
+    """Samples that may share a batch: a range, or a list that costs 8 bytes an entry.
+
+    Args:
+        key: What the bucket is called, such as a resolution or a length.
+        members: Its samples: a range, or a list of indices.
+    """
 
     key: Hashable
     members: range | NDArray[np.int64]
@@ -62,7 +70,7 @@ class Bucket:
         return {"key": repr(self.key), "members": describe_members(self.members)}
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class BucketPlan(Plan):
     """Batches that each come from one bucket.
 
@@ -111,12 +119,26 @@ class BucketPlan(Plan):
         *,
         cost: Callable[[Any], float] | None = None,
         base_cost: float = 1.0,
-        **options: Any,
+        rule: BatchRule = _FIXED,
+        mode: str = "sequential",
+        shuffle_buckets: bool = True,
+        shuffle_within: bool = True,
+        tail: str = "drop",
+        seed: Seed = 0,
     ) -> BucketPlan:
-        """Return a plan over explicit groups, `{key: indices}`.
+        """Return a plan over explicit groups.
 
-        With `cost`, a function of the key, a batch has `batch_size * base_cost / cost(key)`
-        samples, rounded down, and at least one.
+        Args:
+            groups: The indices of each bucket, by its key.
+            cost: Returns what a sample of a bucket costs, given its key. A batch then has
+                `batch_size * base_cost / cost(key)` samples, rounded down, and at least one.
+            base_cost: The cost of a sample that the batch size speaks of.
+            rule: How many samples of a bucket make a batch; give this or `cost`.
+            mode: `sequential` or `interleaved`; see `BucketPlan`.
+            shuffle_buckets: Whether buckets come in a new order in every epoch.
+            shuffle_within: Whether the samples of a bucket come in a new order in every epoch.
+            tail: What happens to the tail of each bucket; see `Share`.
+            seed: Any integer or string.
         """
         if not isinstance(groups, Mapping):
             raise InvalidValueError(f"groups={groups!r:.80} must be a mapping from key to indices")
@@ -125,8 +147,18 @@ class BucketPlan(Plan):
             costs = CostBatch([cost(bucket.key) for bucket in buckets]).costs
             if not isinstance(base_cost, int | float) or not base_cost > 0:
                 raise InvalidValueError(f"base_cost={base_cost!r:.80} must be a number above 0")
-            options["rule"] = CostBatch([value / base_cost for value in costs])
-        return cls(buckets=buckets, **options)
+            if rule != _FIXED:
+                raise InvalidValueError(f"rule={rule!r:.80} and cost: give only one of them")
+            rule = CostBatch([value / base_cost for value in costs])
+        return cls(
+            buckets=buckets,
+            rule=rule,
+            mode=mode,
+            shuffle_buckets=shuffle_buckets,
+            shuffle_within=shuffle_within,
+            tail=tail,
+            seed=seed,
+        )
 
     @classmethod
     def from_lengths(
@@ -136,13 +168,29 @@ class BucketPlan(Plan):
         edges: Sequence[int] | None = None,
         num_buckets: int | None = None,
         batch_by: str = "samples",
-        **options: Any,
+        rule: BatchRule = _FIXED,
+        mode: str = "sequential",
+        shuffle_buckets: bool = True,
+        shuffle_within: bool = True,
+        tail: str = "drop",
+        seed: Seed = 0,
     ) -> BucketPlan:
         """Return a plan that puts samples of similar length into one bucket.
 
-        Pass either `edges`, the largest length in each bucket, or `num_buckets`, which uses
-        quantiles as edges. A bucket's key is its edge. With `batch_by="tokens"` the batch size is a
-        budget: the samples of a batch times the bucket's edge never exceed it.
+        A bucket's key is its edge, the greatest length in it.
+
+        Args:
+            lengths: The length of each sample.
+            edges: The greatest length of each bucket; give this or `num_buckets`.
+            num_buckets: The number of buckets, with quantiles of the lengths as edges.
+            batch_by: `samples`, or `tokens` where the batch size is a budget: the samples of a
+                batch times the bucket's edge never exceed it.
+            rule: How many samples of a bucket make a batch, in place of `batch_by`.
+            mode: `sequential` or `interleaved`; see `BucketPlan`.
+            shuffle_buckets: Whether buckets come in a new order in every epoch.
+            shuffle_within: Whether the samples of a bucket come in a new order in every epoch.
+            tail: What happens to the tail of each bucket; see `Share`.
+            seed: Any integer or string.
 
         Examples:
             >>> plan = BucketPlan.from_lengths([3, 9, 4, 8], edges=[4, 16], batch_by="tokens")
@@ -152,8 +200,26 @@ class BucketPlan(Plan):
         check_choice("batch_by", batch_by, ("samples", "tokens"))
         members = members_by_length(lengths, edges, num_buckets)
         if batch_by == "tokens":
-            options["rule"] = TokenBatch(list(members))
-        return cls(buckets=[Bucket(edge, inside) for edge, inside in members.items()], **options)
+            if rule != _FIXED:
+                raise InvalidValueError(
+                    f"rule={rule!r:.80} and batch_by='tokens': give only one of them"
+                )
+            rule = TokenBatch(list(members))
+        return cls(
+            buckets=[Bucket(edge, inside) for edge, inside in members.items()],
+            rule=rule,
+            mode=mode,
+            shuffle_buckets=shuffle_buckets,
+            shuffle_within=shuffle_within,
+            tail=tail,
+            seed=seed,
+        )
+
+    def __repr__(self) -> str:
+        num_samples = sum(len(bucket.members) for bucket in self.buckets)
+        counts = f"{several(len(self.buckets), 'bucket')}, {several(num_samples, 'sample')}"
+        options = f"tail={self.tail!r}, rule={shown(self.rule, 50)}, seed={shown(self.seed, 50)}"
+        return f"{type(self).__name__}({counts}, mode={self.mode!r}, {options})"
 
     @property
     def is_selection(self) -> bool:

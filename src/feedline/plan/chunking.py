@@ -13,6 +13,7 @@ from feedline.lazy import lazy
 from feedline.plan.frozen import described, digest_array, store, store_integers
 from feedline.plan.orders import Indices, check_index_list
 from feedline.plan.permutation import MAX_SIZE, KeepLast, Permutation
+from feedline.words import several
 
 _SLOTS_PER_GROUP = 16
 _GROUPS_AT_ONCE = 2**11
@@ -57,6 +58,10 @@ class Chunking(Protocol):
 class EqualChunks:
     """Chunks of one size; the last one holds what is left.
 
+    Args:
+        num_samples: The number of samples in all chunks together.
+        chunk_size: The number of samples of a chunk.
+
     Examples:
         >>> chunks = EqualChunks(num_samples=10, chunk_size=4)
         >>> chunks.num_chunks
@@ -90,9 +95,12 @@ class EqualChunks:
         return described(self, kind="equal")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class UnequalChunks:
     """Chunks of any sizes, empty ones included; costs 8 bytes a chunk.
+
+    Args:
+        sizes: The number of samples of each chunk.
 
     Examples:
         >>> chunks = UnequalChunks([3, 0, 2])
@@ -143,6 +151,10 @@ class UnequalChunks:
 
     def describe(self) -> dict[str, Any]:
         return {"kind": "unequal", "sizes": self._digest}
+
+    def __repr__(self) -> str:
+        chunks = several(self.num_chunks, "chunk")
+        return f"UnequalChunks({chunks}, {several(self.num_samples, 'sample')})"
 
     @lazy
     def _digest(self) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from feedline.errors import CursorFormatError, InvalidValueError, PlanMismatchError, check_integer
 from feedline.plan.frozen import fingerprint_of, list_differences, store, store_integers
+from feedline.words import several, shown
 
 CURSOR_FORMAT = "feedline.cursor/1"
 _KEYS = ("format", "fingerprint", "fields", "epoch", "history", "changes")
@@ -26,7 +27,13 @@ _MOST_LISTED = 1000
 
 
 class PastSegment(NamedTuple):
-    """Batches that were consumed at one world size and batch size."""
+    """Batches that were consumed under one world size and batch size.
+
+    Args:
+        world_size: The number of ranks.
+        batch_size: The number of samples of a batch on each of them.
+        num_batches: How many batches each of them had.
+    """
 
     world_size: int
     batch_size: int
@@ -48,9 +55,16 @@ def check_past(past: Any) -> PastSegment:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Cursor:
     """The position of a run in its data.
+
+    Args:
+        fields: The description of the plan that the run follows.
+        epoch: The epoch that the run is in.
+        history: What was consumed of it, one entry for each world size and batch size.
+        changes: Weights that were changed while the run went on.
+        has_ended: Whether the run was done with this epoch, whatever its tail policy had left out.
 
     Examples:
         >>> cursor = Cursor(fields={"seed": 1}, epoch=2, history=(PastSegment(8, 32, 1000),))
@@ -68,6 +82,15 @@ class Cursor:
     def __post_init__(self) -> None:
         store_integers(self, "epoch", low=0)
         store(self, history=tuple(check_past(past) for past in self.history))
+
+    def __repr__(self) -> str:
+        num_batches = sum(past.num_batches for past in self.history)
+        place = several(num_batches, "batch", "batches") if self.history else "no batch"
+        if self.history:
+            place += f", the latest on {several(self.history[-1].world_size, 'rank')}"
+        kind = shown(self.fields.get("kind", "unknown"), 40)
+        ended = ", ended" if self.has_ended else ""
+        return f"<Cursor: epoch {self.epoch}{ended}, {place}; plan of kind {kind}>"
 
     @property
     def fingerprint(self) -> str:

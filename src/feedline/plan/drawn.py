@@ -21,6 +21,7 @@ from feedline.plan.frozen import described, digest_array, store, store_integers
 from feedline.plan.orders import Indices, Order
 from feedline.plan.permutation import MAX_SIZE, Permutation, permute_numbered
 from feedline.plan.seeds import Seed, check_seed, derive_key
+from feedline.words import one_line
 
 _HASH_SIZE = 2**62
 _DRAWS_AT_ONCE = 2**16
@@ -39,6 +40,7 @@ def uniform_below(bounds: Indices | int, numbers: Indices, key: int) -> Indices:
     return Permutation(_HASH_SIZE, key).forward(numbers) % bounds
 
 
+@one_line
 @dataclass(frozen=True, kw_only=True)
 class DrawnOrder(Order):
     """Runs of rows drawn with replacement, `num_drawn` rows in all.
@@ -145,6 +147,7 @@ class DrawnEpoch(EqualWindows):
         return np.sort(self.shuffled(places, self._window_key, self.window_size, inverse=True))
 
 
+@one_line
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ClassDraws(Order):
     """Rows drawn class by class; made by `feedline.chunks.ClassSampler`, which checks its fields.

@@ -24,13 +24,14 @@ from feedline.plan.seeds import Seed, check_seed, derive_key
 from feedline.plan.segment import Plan
 from feedline.plan.shares import Share
 from feedline.plan.windows import WindowOrder
-from feedline.words import several
+from feedline.words import one_line, several
 
 FILE_STRATEGIES = ("exact", "oversampling", "undersampling")
 """The strategy for ranks with unequal numbers of samples."""
 _MAX_ORDERS = 64
 
 
+@one_line
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FileSharesPlan(Plan):
     """Every rank gets the samples of its own files; all ranks get equally many.

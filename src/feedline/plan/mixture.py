@@ -28,8 +28,10 @@ from feedline.plan.mixture_epoch import MixtureEpoch, Phase
 from feedline.plan.orders import EpochOrder, Indices, Order
 from feedline.plan.permutation import MAX_SIZE
 from feedline.plan.seeds import Seed, check_seed
+from feedline.words import one_line
 
 
+@one_line
 @dataclass(frozen=True, kw_only=True)
 class Mixture(Order):
     """Sources of the given sizes, drawn in proportion to `weights`.

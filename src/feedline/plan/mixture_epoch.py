@@ -22,6 +22,7 @@ from feedline.plan.interleave import Consecutive, Interleave, Layout
 from feedline.plan.orders import Indices
 from feedline.plan.permutation import Permutation, permute_numbered
 from feedline.plan.seeds import derive_key
+from feedline.words import one_line
 
 if TYPE_CHECKING:
     from feedline.plan.mixture import Mixture
@@ -33,11 +34,18 @@ _STRICT_BLOCK = 4000
 _LOOSE_BLOCK = 2**17
 
 
+@one_line
 @dataclass(frozen=True, kw_only=True)
 class Phase:
     """Weights from a position of an epoch on, until the next phase begins.
 
     The start is a position, so it does not depend on the number of ranks.
+
+    Args:
+        weights: One weight for each source.
+        epoch: The epoch in which the phase begins.
+        position: The position of that epoch from which on the weights hold.
+        temperature: Weights count as `weight ** (1 / temperature)`: above 1 they become more alike.
 
     Examples:
         >>> Phase.at_step((1, 3), step=100, world_size=8, batch_size=4, num_batches=1000).position

@@ -20,6 +20,7 @@ from feedline.lazy import lazy
 from feedline.plan.frozen import described, digest_array, store, store_integers
 from feedline.plan.permutation import MAX_SIZE, Permutation
 from feedline.plan.seeds import Seed, check_seed, derive_key
+from feedline.words import one_line
 
 Indices = NDArray[np.int64]
 
@@ -40,6 +41,9 @@ class Order(ABC):
     """A map from (epoch, position) to index."""
 
     num_samples: int
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}>"
 
     @property
     def num_indices(self) -> int:
@@ -81,7 +85,11 @@ class Order(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class Sequential(Order):
-    """The order 0, 1, 2, …, the same in every epoch."""
+    """The order 0, 1, 2, …, the same in every epoch.
+
+    Args:
+        num_samples: The number of samples.
+    """
 
     num_samples: int
 
@@ -95,9 +103,14 @@ class Sequential(Order):
         return described(self, kind="sequential")
 
 
+@one_line
 @dataclass(frozen=True, kw_only=True)
 class Shuffled(Order):
     """Every index once per epoch, in an order that depends on (seed, epoch).
+
+    Args:
+        num_samples: The number of samples.
+        seed: Any integer or string.
 
     Examples:
         >>> order = Shuffled(num_samples=6, seed=3)
@@ -120,9 +133,13 @@ class Shuffled(Order):
         return described(self, kind="shuffled")
 
 
+@one_line
 @dataclass(frozen=True)
 class Concatenated(Order):
     """One order after another; the indices of each follow those of the one before.
+
+    Args:
+        orders: The orders, one after another.
 
     Examples:
         >>> both = Concatenated((Sequential(num_samples=2), Sequential(num_samples=3)))
@@ -157,11 +174,16 @@ class Concatenated(Order):
         return described(self, kind="concatenated")
 
 
+@one_line
 @dataclass(frozen=True, eq=False)
 class Subset(Order):
     """Part of a dataset: `order` walks over `selected`, a range or a list of indices.
 
     Without `order` the selection keeps its order. A list costs one array of 8 bytes per entry.
+
+    Args:
+        selected: The indices that are walked over: a range or a list.
+        order: In which order; by default as they stand.
 
     Examples:
         >>> half = Subset(range(50, 100), order=Shuffled(num_samples=50))

@@ -35,6 +35,11 @@ class Permutation:
     `number` tells apart the permutations of one key, for example the passes over one source. Below
     a few thousand values a shuffled table is used, above that a Feistel network.
 
+    Args:
+        n: The number of values.
+        key: A number below `2**128`, as `derive_key` returns it.
+        number: Which permutation of this key.
+
     Examples:
         >>> permutation = Permutation(10**12, key=7)
         >>> places = permutation.forward(np.array([0, 1, 999_999_999_999]))
@@ -49,6 +54,9 @@ class Permutation:
         self._map: FeistelNetwork | NDArray[np.uint16]
         small = self.n <= TABLE_LIMIT
         self._map = _table(self.n, key, number) if small else FeistelNetwork(self.n, key, number)
+
+    def __repr__(self) -> str:
+        return f"Permutation(n={self.n})"
 
     def forward(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the value at each position; positions must lie in `[0, n)`."""

@@ -13,11 +13,19 @@ from feedline.plan.batches import Batch
 from feedline.plan.cursor import Cursor, PastSegment, check_past
 from feedline.plan.frozen import store
 from feedline.plan.segment import Plan, Segment
-from feedline.words import several
+from feedline.words import one_line, several
 
 
 class Consumed(NamedTuple):
-    """One time a sample is consumed: `batch` is numbered from the start of the epoch."""
+    """One time a sample is consumed: `batch` is numbered from the start of the epoch.
+
+    Args:
+        segment: Which segment of the epoch, counted from zero.
+        batch: The number of the batch, from the start of the epoch.
+        rank: The rank that consumes it.
+        slot: Which entry of the batch it is.
+        is_real: Whether it is real and not padding.
+    """
 
     segment: int
     batch: int
@@ -26,9 +34,17 @@ class Consumed(NamedTuple):
     is_real: bool
 
 
+@one_line
 @dataclass(frozen=True, kw_only=True)
 class Replay:
     """One epoch of a run, on `world_size` ranks, after any resizes in `history`.
+
+    Args:
+        plan: What decides the order.
+        world_size: The number of ranks that the epoch ends with.
+        batch_size: The number of samples of a batch on each of them.
+        epoch: The number of the epoch.
+        history: What was consumed before, one entry for each world size and batch size.
 
     Examples:
         >>> from feedline.plan import SamplePlan, Shuffled

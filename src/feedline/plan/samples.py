@@ -11,6 +11,7 @@ from feedline.plan.mixture import Mixture
 from feedline.plan.orders import EpochOrder, Order
 from feedline.plan.segment import Plan, Remaining
 from feedline.plan.shares import PrefixRest, check_tail
+from feedline.words import one_line
 
 
 class OrderPlan(Plan):
@@ -38,12 +39,17 @@ class OrderPlan(Plan):
         return self.order.at(epoch)
 
 
+@one_line
 @dataclass(frozen=True, kw_only=True)
 class SamplePlan(OrderPlan):
     """An order and a tail policy: batch k covers the next `world_size * batch_size` positions.
 
     Within a batch, rank r takes every `world_size`-th position from r on. So what has been consumed
     is always a prefix of the order, and a resize needs one number.
+
+    Args:
+        order: Which sample stands at which position.
+        tail: What happens to the last positions, which do not fill a batch; see `Share`.
 
     Examples:
         >>> from feedline.plan import Sequential

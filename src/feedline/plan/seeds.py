@@ -21,6 +21,12 @@ def derive_key(seed: Seed, purpose: str, epoch: int = 0, *names: SupportsIndex |
     Every argument is hashed with its type and length, so no two different argument lists share an
     encoding: `("a", "bc")` and `("ab", "c")` are different, and so are `1` and `"1"`.
 
+    Args:
+        seed: Any integer or string.
+        purpose: What the key is for.
+        epoch: The number of the epoch.
+        *names: Integers or strings that narrow it down, such as the number of a source.
+
     Examples:
         >>> derive_key(0, "order", 1) != derive_key(1, "order", 0)
         True

@@ -23,7 +23,7 @@ from feedline.plan.batches import Batch, Block, Place, every_nth
 from feedline.plan.cursor import Cursor, PastSegment, check_past
 from feedline.plan.frozen import fingerprint_of, store, store_integers
 from feedline.plan.orders import EpochOrder, Indices
-from feedline.words import several
+from feedline.words import one_line, several
 
 if TYPE_CHECKING:
     from feedline.plan.buckets import Bucket
@@ -85,6 +85,9 @@ class Plan(ABC):
     chunks: Chunking | None = None
     preload: int = 1
     buckets: Sequence[Bucket] = ()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}>"
 
     @abstractmethod
     def begin(self, epoch: int) -> Remaining:
@@ -219,12 +222,22 @@ class Plan(ABC):
         )
 
 
+@one_line
 @dataclass(frozen=True, kw_only=True)
 class Segment:
     """What is left of an epoch at one world size and batch size.
 
     `num_done` is the number of its batches that were consumed before it was resumed; batches are
     numbered from the start of the segment.
+
+    Args:
+        plan: What decides the order.
+        world_size: The number of ranks.
+        batch_size: The number of samples of a batch on each of them.
+        epoch: The number of the epoch.
+        history: What was consumed of the epoch before, one entry for each world size and batch
+            size.
+        num_done: How many batches of this segment were consumed before it was resumed.
     """
 
     plan: Plan

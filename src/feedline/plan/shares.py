@@ -48,6 +48,12 @@ class Share:
       all ranks.
     - `pad_ranks_drop`: the same, then drop the last batch if it is short.
 
+    Args:
+        num_positions: The number of positions that are shared out.
+        world_size: The number of ranks.
+        batch_size: The number of samples of a batch on each of them.
+        tail: What happens to the positions that do not fill a batch on every rank.
+
     Examples:
         >>> share = Share(num_positions=10, world_size=2, batch_size=2, tail="drop")
         >>> share.num_batches, share.num_dropped

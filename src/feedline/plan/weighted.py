@@ -28,6 +28,7 @@ from feedline.plan.frozen import described, digest_array, store
 from feedline.plan.orders import EpochOrder, Indices, Order
 from feedline.plan.permutation import Permutation
 from feedline.plan.seeds import Seed, check_seed, derive_key
+from feedline.words import shown
 
 Floats = NDArray[np.float64]
 
@@ -118,7 +119,7 @@ class Weighted(Order):
     def __repr__(self) -> str:
         return (
             f"Weighted({len(self._weights)} weights, num_samples={self.num_samples}, "
-            f"replacement={self.replacement}, seed={self.seed!r})"
+            f"replacement={self.replacement}, seed={shown(self.seed)})"
         )
 
     @property

@@ -23,16 +23,26 @@ from feedline.plan.seeds import Seed, check_seed, derive_key
 from feedline.plan.segment import Remaining, Segment
 from feedline.plan.shares import check_tail
 from feedline.plan.window_deal import WindowedOrder, WindowRest
+from feedline.words import one_line
 
 _LONG_WINDOW = 512
 
 
+@one_line
 @dataclass(frozen=True, kw_only=True)
 class WindowOrder(Order):
     """An order in which a run of positions touches few chunks.
 
     With `keep_last`, the last chunk, which may be short, also comes last in every epoch, so that
     all windows before it are full. With `limit`, an epoch ends after that many positions.
+
+    Args:
+        chunks: How samples are cut into chunks.
+        preload: How many chunks make a window, which is shuffled as one.
+        shuffle: Whether chunks and samples come in a new order in every epoch.
+        seed: Any integer or string.
+        keep_last: Whether the last chunk stays last.
+        limit: The number of positions of an epoch, if not all.
 
     Examples:
         >>> from feedline.plan import EqualChunks
@@ -70,6 +80,7 @@ class WindowOrder(Order):
         return described(self, *unset, kind="windows")
 
 
+@one_line
 @dataclass(frozen=True, kw_only=True)
 class WindowPlan(OrderPlan):
     """Chunk-aware batches: in a round every rank reads its own window.
@@ -114,9 +125,14 @@ class WindowPlan(OrderPlan):
         return distinct[np.argsort(first_use)]
 
 
+@one_line
 @dataclass(frozen=True, kw_only=True)
 class RoundsPlan(OrderPlan):
     """Any order that is made of windows, dealt as `WindowPlan` deals its own: in rounds.
+
+    Args:
+        order: An order that is made of windows.
+        tail: What happens to the last positions, which do not fill a batch; see `Share`.
 
     Examples:
         >>> from feedline.plan import EqualChunks

@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from feedline.words import one_line
+
 _DIGITS = 6
 
 
@@ -163,9 +165,19 @@ class Verdict:
     text: str
 
 
+@one_line
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """Everything that a page shows. `origin` is plan, simulation or log."""
+    """Everything that a page shows. `origin` is plan, simulation or log.
+
+    Args:
+        title: The title of the page.
+        origin: `plan`, `simulation` or `log`.
+        subtitle: The line below the title.
+        verdict: Whether all is well.
+        facts: Numbers that stand above the panels.
+        panels: Pictures and tables, in order.
+    """
 
     title: str
     origin: str

@@ -23,7 +23,11 @@ _SCRIPTS = ("dom.js", "frame.js", "lines.js", "map.js", "rows.js", "places.js", 
 
 
 def render(report: Report) -> str:
-    """Return the report as HTML. The same report gives the same text."""
+    """Return the report as HTML. The same report gives the same text.
+
+    Args:
+        report: What the page shows.
+    """
     # The version is asked of the package that is installed, for this room may not import the root.
     from importlib.metadata import version
 
@@ -63,6 +67,10 @@ def write_report(report: Report, path: str | os.PathLike[str]) -> Path:
     """Write the report as one HTML file, and return its path.
 
     An older report is replaced; any other file is not.
+
+    Args:
+        report: What the page shows.
+        path: The file.
     """
     target = Path(path)
     check_target(target)

@@ -4,11 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from feedline.words import one_line, several
 
+
+@one_line
 @dataclass(frozen=True, kw_only=True)
 class SourceAudit:
-    """One source in one epoch: its first index, its expected number of samples, and what happened
-    to them."""
+    """One source in one epoch: its first index, how many samples it should have given, and what
+    became of them.
+
+    Args:
+        name: The name of the source.
+        first: Its first index.
+        num_expected: How many of its samples were due.
+        num_once: How many came once.
+        num_missing: How many did not come.
+        num_repeated: How many came more than once.
+    """
 
     name: str
     first: int
@@ -18,12 +30,29 @@ class SourceAudit:
     num_repeated: int
 
 
+@one_line
 @dataclass(frozen=True, kw_only=True)
 class EpochAudit:
     """One epoch, over all ranks and runs.
 
-    Before the end of an epoch, missing samples are `num_to_come`. After it, they were dropped by
-    the tail policy, or lost. `lost`, `repeated` and `unknown` list the first 20.
+    Of an epoch that has not ended, what is missing is `num_to_come`. After the end it was dropped,
+    as the tail policy says, or lost. `lost`, `repeated` and `unknown` list the first 20.
+
+    Args:
+        epoch: The number of the epoch.
+        is_finished: Whether it has ended.
+        num_expected: How many samples were due.
+        num_once: How many came once.
+        num_to_come: How many are still to come.
+        num_dropped: How many the tail policy left out.
+        num_padded: How many entries were padding.
+        num_lost: How many never came.
+        lost: The first of them.
+        num_repeated: How many came more often than they should.
+        repeated: The first of them.
+        num_unknown: How many ids belong to no sample.
+        unknown: The first of them.
+        sources: The same for each source.
     """
 
     epoch: int
@@ -47,10 +76,24 @@ class EpochAudit:
         return not (self.num_lost or self.num_repeated or self.num_unknown)
 
 
+@one_line
 @dataclass(frozen=True, kw_only=True)
 class RunAudit:
     """One run: what counts of it, and what was discarded because the next run resumed from a
-    checkpoint before it."""
+    checkpoint before it.
+
+    Args:
+        name: The name of the run.
+        world_size: The number of ranks.
+        first_step: Its first step that counts.
+        end_step: One more than its last step that counts.
+        num_batches: How many batches each rank had.
+        num_samples: How many samples count.
+        num_discarded_batches: How many batches were discarded.
+        num_discarded_samples: How many samples were discarded.
+        missing_ranks: The ranks that left no log.
+        parted_step: The first step in which ranks did not do the same, if any.
+    """
 
     name: str
     world_size: int
@@ -69,13 +112,24 @@ class RunAudit:
         return not self.missing_ranks and self.parted_step is None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class AuditResult:
-    """What an audit found."""
+    """What an audit found.
+
+    Args:
+        num_logs: The number of logs that were read.
+        runs: What was found about each run.
+        epochs: What was found about each epoch.
+    """
 
     num_logs: int
     runs: tuple[RunAudit, ...]
     epochs: tuple[EpochAudit, ...]
+
+    def __repr__(self) -> str:
+        found = "all is well" if self.ok else "samples are missing or repeated, or ranks differ"
+        counts = f"{several(self.num_logs, 'log')} of {several(len(self.runs), 'run')}"
+        return f"<AuditResult: {found}; {counts}, {several(len(self.epochs), 'epoch')}>"
 
     @property
     def ok(self) -> bool:

@@ -23,10 +23,19 @@ from feedline.runs.log_records import (
     read_frames,
     read_header,
 )
+from feedline.words import bytes_in_words, one_line, path_shown, shown
 
 
+@one_line
 class LogHeader(NamedTuple):
-    """The header of a log; `info` describes the data for `feedline.runs.audit`."""
+    """Whose log it is; `info` is what `feedline.runs.audit` should know about the data.
+
+    Args:
+        rank: The rank.
+        world_size: The number of ranks.
+        run: The name of the run.
+        info: What is known about the data.
+    """
 
     rank: int
     world_size: int
@@ -34,8 +43,14 @@ class LogHeader(NamedTuple):
     info: Mapping[str, Any]
 
 
+@one_line
 class LogFile(NamedTuple):
-    """The contents of a log, in order."""
+    """What a log holds, in the order in which it was written.
+
+    Args:
+        header: Whose log it is.
+        entries: The batches and events.
+    """
 
     header: LogHeader
     entries: tuple[LogEntry, ...]
@@ -97,6 +112,13 @@ class ConsumptionLog:
         except OSError as error:
             raise self._unwritable(error) from None
 
+    def __repr__(self) -> str:
+        header = self.header
+        run = f", run {shown(header.run, 40)}" if header.run else ""
+        place = f"rank {header.rank} of {header.world_size}{run}"
+        size = bytes_in_words(self._num_bytes)
+        return f"<ConsumptionLog {path_shown(self.path)}: {place}, {size}>"
+
     def record(
         self,
         *,
@@ -155,13 +177,21 @@ class ConsumptionLog:
 
 
 def read_log(path: str | os.PathLike[str]) -> LogFile:
-    """Return everything in a log. An incomplete last record is ignored; any other damage is a
-    `DamagedDataError` that says where."""
+    """Return everything in a log. A last record that was cut short is left out; any other damage
+    is a `DamagedDataError` that says where.
+
+    Args:
+        path: The file.
+    """
     return LogFile(read_log_header(path), tuple(entry for _, entry in iter_log(path)))
 
 
 def read_log_header(path: str | os.PathLike[str]) -> LogHeader:
-    """Return the header of a log."""
+    """Return whose log a file is.
+
+    Args:
+        path: The file.
+    """
     fields = read_header(Path(path))
     try:
         world_size = check_integer("world_size", fields["world_size"], 1)

@@ -17,8 +17,10 @@ from feedline.plan import Cursor, PastSegment, Segment
 from feedline.runs.naive_sharding import NaiveSharding
 from feedline.runs.plan_report import ChunkReads, can_enumerate, count_reads, naive_of
 from feedline.runs.run_config import RunConfig
+from feedline.words import one_line
 
 
+@one_line
 @dataclass(frozen=True, kw_only=True)
 class Part:
     """The part of the epoch on one world size.
@@ -35,6 +37,7 @@ class Part:
     reads: ChunkReads | None
 
 
+@one_line
 @dataclass(frozen=True, kw_only=True)
 class Coverage:
     """Whether all parts together consumed the plan; `is_counted` if every sample was counted."""
@@ -48,9 +51,16 @@ class Coverage:
     is_counted: bool
 
 
+@one_line
 @dataclass(frozen=True, kw_only=True)
 class DryRun:
-    """The parts of an epoch, what they covered, and what naive sharding would have done."""
+    """The parts of an epoch, what they covered, and what naive sharding would have done.
+
+    Args:
+        parts: The parts of the epoch, one for each world size.
+        coverage: What they covered.
+        naive: What naive sharding would have done, where it can be told.
+    """
 
     parts: tuple[Part, ...]
     coverage: Coverage
@@ -84,6 +94,11 @@ class PlannedStretch:
 
 def dry_run(config: RunConfig, world_sizes: Sequence[int], epoch: int = 0) -> DryRun:
     """Return the counts of one epoch on several world sizes, one after another.
+
+    Args:
+        config: What the run consumes, and on how many ranks.
+        world_sizes: The number of ranks of each part of the epoch.
+        epoch: The number of the epoch.
 
     Examples:
         >>> config = RunConfig.from_dict({"batch_size": 8, "data": {"samples": 1000}})

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from feedline.errors import DamagedDataError, InvalidValueError, MissingDataError, StoreError
-from feedline.words import several
+from feedline.words import one_line, several
 
 FORMAT = "feedline-log-1"
 MAX_CONTENT = 2**28
@@ -38,11 +38,20 @@ Ids = NDArray[np.int64]
 Marks = NDArray[np.bool_]
 
 
+@one_line
 class LoggedBatch(NamedTuple):
     """A batch that a rank received.
 
     `batch` is its number in the pass, and `wait` the seconds that the rank waited for it. `is_real`
-    is False where a sample is padding, and `None` if all are real.
+    is False where a sample is padding, and `None` if none is.
+
+    Args:
+        epoch: The number of the epoch.
+        step: The number of the step.
+        batch: The number of the batch in its pass.
+        ids: The samples.
+        is_real: Which of them are real and not padding; None means all.
+        wait: How many seconds the rank waited for it.
     """
 
     epoch: int
@@ -58,8 +67,14 @@ class LoggedBatch(NamedTuple):
         return self.ids if self.is_real is None else self.ids[self.is_real]
 
 
+@one_line
 class LoggedEvent(NamedTuple):
-    """An event of a run, such as a checkpoint; `fields` has the time, in seconds."""
+    """Something that happened to a run, such as a checkpoint; `fields` has the time, in seconds.
+
+    Args:
+        name: What happened.
+        fields: What is known about it.
+    """
 
     name: str
     fields: Mapping[str, Any]

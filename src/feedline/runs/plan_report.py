@@ -13,6 +13,7 @@ from feedline.plan.apportion import apportion, longest_without_repeat, shares_of
 from feedline.plan.window_deal import WindowedOrder
 from feedline.runs.naive_sharding import NaiveSharding
 from feedline.runs.run_config import RunConfig
+from feedline.words import one_line
 
 _MOST_SAMPLES = 10**6
 _MOST_RANKS = 4096
@@ -71,9 +72,36 @@ class ChunkReads:
     is_estimate: bool
 
 
+@one_line
 @dataclass(frozen=True, kw_only=True)
 class PlanReport:
-    """The counts of one epoch."""
+    """The counts of one epoch.
+
+    Args:
+        kind: The kind of data.
+        fingerprint: The fingerprint of the plan.
+        num_samples: The number of samples.
+        num_positions: The number of positions of the epoch.
+        ranks: The number of ranks.
+        batch_size: The number of samples of a batch on each of them.
+        grad_acc_steps: The number of batches of a step.
+        tail: What happens to the tail.
+        epoch: The number of the epoch.
+        epochs: The number of epochs of the run.
+        num_batches: The number of batches on each rank.
+        num_steps: The number of steps of the epoch.
+        num_batches_in_last_step: The number of batches of its last step.
+        num_steps_of_run: The number of steps of all epochs.
+        num_dropped: How many positions no rank gets.
+        num_padded: How many entries are padding.
+        sources: How often each source is drawn.
+        buckets: What the ranks make of each bucket.
+        num_chunks: The number of chunks, where there are any.
+        preload: How many chunks make a window, where there are any.
+        reads: How many chunks ranks read, where there are any.
+        cost: How many bytes it takes.
+        naive: What naive sharding would do, where it can be told.
+    """
 
     kind: str
     fingerprint: str
@@ -102,6 +130,10 @@ class PlanReport:
 
 def report_plan(config: RunConfig, epoch: int = 0) -> PlanReport:
     """Return the counts of one epoch of a run.
+
+    Args:
+        config: What the run consumes, and on how many ranks.
+        epoch: The number of the epoch.
 
     Examples:
         >>> config = RunConfig.from_dict(

@@ -17,7 +17,7 @@ from feedline.plan.frozen import store
 from feedline.plan.seeds import check_seed
 from feedline.runs.run_config_data import PlannedData, Settings, SourceInfo, read_data
 from feedline.runs.run_config_keys import Keys
-from feedline.words import several
+from feedline.words import one_line, several
 
 _COUNTS = ("ranks", "epochs", "grad_acc_steps")
 _KEYS = ("seed", *_COUNTS, "batch_size", "tail", "shuffle", "data")
@@ -26,12 +26,25 @@ _MAX_BYTES = 2**20
 _MOST_RANKS = 2**31
 
 
+@one_line
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RunConfig(PlannedData):
     """The config of a run: its data, ranks and batches.
 
     `plan` is the order of the samples; `kind` is the key of the config that names the data, and
     `sources` are its parts. `store` is the folder, if there is one.
+
+    Args:
+        kind: The kind of data.
+        plan: Which sample comes when.
+        sources: The parts of the data that have names.
+        store: The folder, where there is one.
+        bytes_per_sample: The bytes of a sample, where they are known.
+        token_budget: The number of tokens of a batch, where that is what is given.
+        batch_size: The number of samples of a batch on one rank.
+        ranks: The number of ranks.
+        epochs: The number of epochs.
+        grad_acc_steps: The number of batches of a step.
 
     Examples:
         >>> config = RunConfig.from_dict({"ranks": 4, "batch_size": 8, "data": {"samples": 1000}})

@@ -9,9 +9,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from numpy.typing import ArrayLike
+
 from feedline.errors import InvalidValueError
 from feedline.feed import Loader, LoaderWrapper, LoggedBatches, PlannedLoader, Recorder
 from feedline.runs.consumption_log import ConsumptionLog
+from feedline.words import path_shown
 
 _TIMEOUT = 60.0
 
@@ -104,9 +107,25 @@ class RunLog:
         self._run: str | None = None
         self._log: ConsumptionLog | None = None
 
-    def record(self, **fields: Any) -> None:
-        """Record a batch, as `ConsumptionLog.record` does."""
-        self._opened().record(**fields)
+    def __repr__(self) -> str:
+        state = "not open" if self._log is None else "open"
+        run = "opens with the first batch" if self._run is None else f"run {self._run}, {state}"
+        return f"<RunLog {path_shown(self.folder)}: {run}>"
+
+    def record(
+        self,
+        *,
+        epoch: int,
+        step: int,
+        batch: int,
+        ids: ArrayLike,
+        is_real: ArrayLike | None = None,
+        wait: float = 0.0,
+    ) -> None:
+        """Note a batch, as `ConsumptionLog.record` does."""
+        self._opened().record(
+            epoch=epoch, step=step, batch=batch, ids=ids, is_real=is_real, wait=wait
+        )
 
     def event(self, name: str, /, **fields: Any) -> None:
         """Record an event; the event `stop` closes the file until the next record."""

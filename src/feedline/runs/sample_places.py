@@ -10,7 +10,7 @@ import numpy as np
 from feedline.errors import InvalidValueError, check_integer
 from feedline.plan import Cursor, PastSegment, Replay
 from feedline.runs.run_config import RunConfig
-from feedline.words import several
+from feedline.words import one_line, several
 
 _MOST_EPOCHS = 100
 
@@ -31,6 +31,7 @@ class PlacedSample:
     file: str | None = None
 
 
+@one_line
 @dataclass(frozen=True, kw_only=True)
 class StepOfRank:
     """What one rank consumes in one step; `step` and batches count from the epoch's start."""
@@ -43,6 +44,7 @@ class StepOfRank:
     samples: tuple[PlacedSample, ...]
 
 
+@one_line
 @dataclass(frozen=True, kw_only=True)
 class TimeOfSample:
     """One time that a sample is consumed; `step` and `batch` count from the epoch's start."""
@@ -68,6 +70,13 @@ def samples_of_step(
 
     With `epoch` or `cursor`, steps count from the start of the epoch, otherwise from the start of
     the run. A cursor includes the resizes of its epoch.
+
+    Args:
+        config: What the run consumes, and on how many ranks.
+        step: The number of the step.
+        rank: The rank.
+        epoch: The epoch that steps count from, if not from the start of the run.
+        cursor: A cursor of the run, if it was resized.
 
     Examples:
         >>> config = RunConfig.from_dict({"batch_size": 2, "data": {"samples": 100}, "epochs": 2})
@@ -111,6 +120,12 @@ def times_of_sample(
     config: RunConfig, *, index: int, epoch: int | None = None, cursor: Cursor | None = None
 ) -> list[TimeOfSample]:
     """Return every time that a sample is consumed, in one epoch or in all of the run.
+
+    Args:
+        config: What the run consumes, and on how many ranks.
+        index: The sample.
+        epoch: The number of the epoch; by default all of them.
+        cursor: A cursor of the run, if it was resized.
 
     Examples:
         >>> config = RunConfig.from_dict({"batch_size": 2, "data": {"samples": 100}, "epochs": 2})

@@ -20,6 +20,7 @@ from feedline.plan import Plan
 from feedline.runs.plan_report import spread
 from feedline.runs.run_config import RunConfig
 from feedline.runs.run_config_data import SourceInfo
+from feedline.words import one_line
 
 _SIGMAS = 4.0
 _PARTS = 64
@@ -71,6 +72,7 @@ class Measure:
         return abs(self.value - self.expected) <= self.tolerance
 
 
+@one_line
 @dataclass(frozen=True, kw_only=True)
 class Quality:
     """All measures of an epoch."""
@@ -88,6 +90,10 @@ class Quality:
 
 def measure_quality(config: RunConfig, epoch: int = 0) -> Quality:
     """Return how well one epoch of a run is shuffled.
+
+    Args:
+        config: What the run consumes, and on how many ranks.
+        epoch: The number of the epoch.
 
     Examples:
         >>> shuffled = RunConfig.from_dict({"batch_size": 32, "data": {"samples": 5000}})

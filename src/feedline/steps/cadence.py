@@ -13,6 +13,12 @@ class Cadence:
 
     Steps count from zero, so an interval of 10 steps means steps 9, 19, ….
 
+    Args:
+        ckpt_every_steps: The checkpoint interval.
+        val_every_steps: The validation interval.
+        log_remote_every_steps: The interval of remote logging.
+        gc_every_steps: The interval of garbage collection.
+
     Examples:
         >>> cadence = Cadence(ckpt_every_steps=10)
         >>> [step for step in range(30) if cadence.is_checkpoint_due(step)]

@@ -56,6 +56,11 @@ class DistributedSignalHandler:
     received: int | None = asked_of("_record", "received")
     """The signal that this process got, if any."""
 
+    def __repr__(self) -> str:
+        names = ", ".join(sign.name for sign in self.signals) or "no signal"
+        received = "not received" if self.received is None else "received"
+        return f"<DistributedSignalHandler: {names}, {received}>"
+
     def signals_received(self) -> bool:
         """Return whether any process got a signal; all processes must call it together."""
         return bool(self.peers.maximum(int(self.received or 0)))

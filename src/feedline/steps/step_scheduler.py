@@ -12,6 +12,7 @@ from typing import Any
 from feedline.errors import InvalidValueError, check_integer
 from feedline.feed import Loader, Peers, as_loader, as_peers
 from feedline.feed.delegation import asked_of
+from feedline.feed.shown import ranks_shown
 from feedline.steps.agreement import Agreement, Verdict
 from feedline.steps.cadence import Cadence
 from feedline.steps.deadline import Deadline
@@ -21,6 +22,7 @@ from feedline.steps.progress import open_progress
 from feedline.steps.run_state import RunState, StepCount
 from feedline.steps.signal_handler import DistributedSignalHandler
 from feedline.steps.walk import DataWalk
+from feedline.words import several
 
 logger = logging.getLogger(__name__)
 
@@ -99,7 +101,7 @@ class StepScheduler:
         preemption_signal: Any = signal.SIGTERM,
         max_duration: Any = None,
         deadline_margin: float = 60.0,
-        peers: Any = "auto",
+        peers: Peers | str = "auto",
         process_group: Any | None = None,
         progress: bool = False,
     ) -> None:
@@ -135,6 +137,16 @@ class StepScheduler:
         self._progress = open_progress(progress and self.peers.rank == 0)
         self._count.tell(loader)
         self.sig_handler.__enter__()
+
+    def __repr__(self) -> str:
+        end = "" if self._step_limit is None else f" of {self._step_limit:,}"
+        batches = several(self.grad_acc_steps, "batch", "batches")
+        samples = several(self.global_batch_size, "sample")
+        data = "no loader" if self._given_loader is None else type(self._given_loader).__name__
+        return (
+            f"<StepScheduler: step {self.step:,}{end}, epoch {self.epoch} of {self.num_epochs}, "
+            f"{batches} a step, {samples} on all ranks; {ranks_shown(self.peers)}; {data}>"
+        )
 
     ckpt_every_steps = asked_of("cadence", "ckpt_every_steps", "The checkpoint interval, in steps.")
     val_every_steps = asked_of("cadence", "val_every_steps", "The validation interval, in steps.")

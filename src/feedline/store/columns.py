@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.errors import DamagedDataError, InvalidValueError
+from feedline.words import one_line
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -29,12 +30,18 @@ _PLAIN = {
 TYPE_NAMES = (*_PLAIN, *_CARRIERS)
 
 
+@one_line
 @dataclass(frozen=True)
 class Column:
     """One value of every sample: its name, its type and its shape.
 
     `dtype` is the numpy type that carries the values. `type_name` differs from it for bfloat16,
     whose bits are carried as uint16.
+
+    Args:
+        name: The name.
+        type_name: The type of its values.
+        shape: The shape of one value; empty for a single number.
 
     Examples:
         >>> Column("tokens", "int32", (128,)).row_bytes

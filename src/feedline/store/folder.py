@@ -26,7 +26,7 @@ from feedline.store.formats import is_grouped, open_chunk
 from feedline.store.manifest import ChunkFile, Manifest, read_manifest
 from feedline.store.paths import file_in, files_of
 from feedline.store.protocol import Store, check_rows
-from feedline.words import several
+from feedline.words import path_shown, several
 
 _NUM_DIGEST_THREADS = 8
 _MAX_PARTS = 256
@@ -129,7 +129,7 @@ class FolderStore(Store):
 
     @property
     def _where(self) -> str:
-        return f" {str(self._path)!r}"
+        return f" {path_shown(self._path)!r}"
 
     @property
     def num_samples(self) -> int:

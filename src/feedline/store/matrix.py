@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from feedline.errors import InvalidValueError
+from feedline.words import shortened
 
 Indices = NDArray[np.int64]
 Request = Sequence[slice] | Indices
@@ -43,6 +45,14 @@ class MatrixStore(Protocol):
 
     def fetch(self, request: Request) -> FetchedRows:
         """Read the rows of a load request. May be called from several threads at once."""
+
+
+def matrix_shown(store: Any, kind: str) -> str:
+    """Return the `repr` of a matrix: its shape, its kind, and the names of `obs`."""
+    shape = " × ".join(f"{size:,}" for size in store.shape)
+    names = ", ".join(islice(store.obs, 8))
+    obs = f"; obs: {names}{', …' if len(store.obs) > 8 else ''}" if store.obs else ""
+    return shortened(f"<{type(store).__name__}: {shape}, {kind or 'sparse'}{obs}>")
 
 
 def rows_of_request(request: Request, num_rows: int) -> Indices:
@@ -96,6 +106,10 @@ def rows_by_part(rows: Indices, edges: Indices) -> Iterator[tuple[int, Indices, 
 class MemoryMatrix:
     """A numpy array or a scipy CSR matrix, and values for its rows.
 
+    Args:
+        matrix: The matrix.
+        obs: A value for each row, by name.
+
     Examples:
         >>> rows = MemoryMatrix(np.arange(6).reshape(3, 2)).fetch([slice(1, 3)])
         >>> rows.take(np.array([1])).tolist()
@@ -122,6 +136,9 @@ class MemoryMatrix:
         for array in arrays:
             digest.update(np.ascontiguousarray(array).tobytes())
         return digest.hexdigest()
+
+    def __repr__(self) -> str:
+        return matrix_shown(self, "" if hasattr(self._matrix, "indptr") else "dense")
 
     def fetch(self, request: Request) -> _Rows:
         """Return the rows of a load request."""

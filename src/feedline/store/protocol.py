@@ -19,6 +19,7 @@ from feedline.store.access import (
     walk,
 )
 from feedline.store.columns import Arrays, Column
+from feedline.words import shortened
 
 
 class Store(Protocol):
@@ -87,10 +88,11 @@ class Store(Protocol):
 
     def __repr__(self) -> str:
         try:
-            return f"<{type(self).__name__}{self._where}: {describe(self)}>"
-        except FeedlineError as error:
-            # A repr must work for a damaged store too, and show what is wrong.
-            return f"<{type(self).__name__}{self._where}: cannot be read ({error})>"
+            text = describe(self)
+        except (FeedlineError, OSError) as error:
+            # Somebody who looks at a store wants to know what is wrong with it.
+            text = f"cannot be read ({error})"
+        return shortened(f"<{type(self).__name__}{self._where}: {text}>")
 
     @property
     def _where(self) -> str:
@@ -110,7 +112,11 @@ class PartedStore(Store, Protocol):
 
 
 def is_store(value: Any) -> bool:
-    """Whether this is a store, judged by its class; no file is opened."""
+    """Whether this is a store, by what its class has; asking opens no file.
+
+    Args:
+        value: Any object.
+    """
     names = ("num_samples", "chunk_sizes", "columns", "fingerprint", "read", "describe_row")
     return all(hasattr(type(value), name) for name in names)
 

@@ -20,7 +20,7 @@ from feedline.store.gather import RowSource
 from feedline.store.mapped import map_file, view
 from feedline.store.npy_chunk import open_npy
 from feedline.store.protocol import Store, check_rows
-from feedline.words import several
+from feedline.words import path_shown, several
 
 _TYPE_NAMES = ("uint16", "uint32", "int32", "int64", "uint64", "int16", "uint8", "int8")
 
@@ -80,7 +80,7 @@ class TokenStore(Store):
 
     @property
     def _where(self) -> str:
-        return f" {str(self.path)!r}"
+        return f" {path_shown(self.path)!r}"
 
     @property
     def num_samples(self) -> int:

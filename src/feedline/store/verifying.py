@@ -15,21 +15,37 @@ from feedline.store.folder import FolderStore
 from feedline.store.manifest import MANIFEST_NAME, ChunkFile, Manifest
 from feedline.store.paths import file_in
 from feedline.store.progress import open_progress
+from feedline.words import one_line
 
 
+@one_line
 class Fault(NamedTuple):
-    """A file with a fault, and a description of the fault."""
+    """A file that is not as it should be, and in what way.
+
+    Args:
+        path: The file.
+        text: What is wrong with it.
+    """
 
     path: Path
     text: str
 
 
+@one_line
 @dataclass(frozen=True, kw_only=True)
 class VerifyResult:
     """What `verify` found.
 
-    `num_unchecked` counts the chunks without any checksum: only their size, types and number of
-    samples were checked.
+    `num_unchecked` counts the chunks for which no checksum was recorded and that hold none
+    themselves: of those only size, types and number of samples are known to be right.
+
+    Args:
+        folder: What was verified.
+        num_samples: The number of samples.
+        num_chunks: The number of chunks.
+        num_bytes: The bytes on disk.
+        num_unchecked: The number of chunks without a checksum.
+        faults: What is not as it should be.
     """
 
     folder: Path

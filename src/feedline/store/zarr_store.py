@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from feedline.errors import DamagedDataError, InvalidValueError
 from feedline.store.gather import RowSource
-from feedline.store.matrix import Indices, Request, rows_by_part, rows_of_request
+from feedline.store.matrix import Indices, Request, matrix_shown, rows_by_part, rows_of_request
 from feedline.store.pool import GrowingPool
 from feedline.store.runs import copy_runs, runs_of
 from feedline.store.zarr_arrays import ZarrArray, read_runs
@@ -115,6 +115,10 @@ class _StackedMatrix:
         self.fingerprint = fingerprint
         self._edges = np.cumsum([0, *(part.shape[0] for part in parts)])
         self._memory = [GrowingPool() for _ in parts[0].arrays]
+
+    def __repr__(self) -> str:
+        kind = "dense" if len(self._memory) == 1 else "sparse"
+        return matrix_shown(self, f"{kind} {self._parts[0].arrays[0].dtype}")
 
     @property
     def shape(self) -> tuple[int, ...]:

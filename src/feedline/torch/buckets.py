@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Unpack
+from typing import Any
 
 from numpy.typing import ArrayLike
 
 from feedline.errors import InvalidValueError, check_integer
-from feedline.feed import RankOptions
+from feedline.feed import Peers
 from feedline.plan import BucketPlan, Replay
 from feedline.torch.sampler import BatchPlanSampler
 
@@ -48,7 +48,12 @@ class BucketBatchSampler(BucketSampler):
         shuffle: Shuffle samples and buckets, in a new order in every epoch.
         tail: The tail policy of each bucket; see `feedline.plan.Share`.
         seed: Any integer or string.
-        **ranks: The ranks, and how they are compared; see `feedline.feed.RankOptions`.
+        num_replicas: The number of ranks; by default that of the process group, else 1.
+        rank: The rank of this process; by default that in the process group, else 0.
+        process_group: The group of ranks that get different data, if not all.
+        peers: The ranks, where no other argument says who they are.
+        desync_guard: Compare the ranks before each pass, where they come from a process group.
+        desync_timeout: How many seconds the guard waits for the other ranks.
 
     Examples:
         >>> sampler = BucketBatchSampler([3, 9, 4, 8, 2, 9], token_budget=18, edges=[4, 9])
@@ -68,7 +73,12 @@ class BucketBatchSampler(BucketSampler):
         shuffle: bool = True,
         tail: str = "even",
         seed: int = 0,
-        **ranks: Unpack[RankOptions],
+        num_replicas: int | None = None,
+        rank: int | None = None,
+        process_group: Any | None = None,
+        peers: Peers | str = "auto",
+        desync_guard: bool = True,
+        desync_timeout: float = 60.0,
     ) -> None:
         if (batch_size is None) == (token_budget is None):
             raise InvalidValueError(
@@ -87,7 +97,16 @@ class BucketBatchSampler(BucketSampler):
             tail=tail,
             seed=seed,
         )
-        super().__init__(plan, batch_size=check_integer(name, entry_size, 1), **ranks)
+        super().__init__(
+            plan,
+            batch_size=check_integer(name, entry_size, 1),
+            num_replicas=num_replicas,
+            rank=rank,
+            process_group=process_group,
+            peers=peers,
+            desync_guard=desync_guard,
+            desync_timeout=desync_timeout,
+        )
         self._keys = [bucket.key for bucket in plan.buckets]
 
     def get_batch_info(self, batch_idx: int) -> dict[str, Any]:

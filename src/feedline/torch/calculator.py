@@ -17,6 +17,7 @@ from typing import Any, Literal
 from feedline.errors import InvalidValueError, check_choice, check_integer
 from feedline.lazy import lazy
 from feedline.plan.frozen import store
+from feedline.words import one_line
 
 Resolution = tuple[int, int]
 """Width and height in pixels."""
@@ -39,6 +40,7 @@ _SQUARE_BAND = (Fraction(17, 20), Fraction(20, 17))
 _SQUARE_BAND_OF_FLOATS = (17 / 20, 20 / 17)
 
 
+@one_line
 @dataclass(frozen=True)
 class BucketCalculator:
     """Quantised resolutions for the standard aspect ratios within a pixel budget.

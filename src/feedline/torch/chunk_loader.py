@@ -15,21 +15,28 @@ from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Dataset
 
 from feedline.errors import InvalidValueError, check_choice, check_integer
-from feedline.feed import ChunkBatch, Recorder
+from feedline.feed import ChunkBatch, Peers, Recorder
 from feedline.feed import ChunkLoader as PlainLoader
 from feedline.feed.chunk_loader import Loaded, Request
 from feedline.store.matrix import MatrixStore, rows_of_request
 from feedline.store.zarr_store import csr_of_views
 from feedline.torch.loader_arguments import as_is
 from feedline.torch.shield import Shielded, born_shielded
+from feedline.words import one_line
 
 OUTPUTS = ("stored", "dense")
 
 
+@one_line
 class ChunkTensors(NamedTuple):
     """Rows of a matrix, the values of `obs` that go with them, and their numbers.
 
-    Values of `obs` that are not numbers, such as names, stay numpy arrays.
+    Values of `obs` that are no numbers, such as names, stay numpy arrays.
+
+    Args:
+        X: The rows.
+        obs: The values that go with them, by name.
+        rows: Their numbers.
     """
 
     X: torch.Tensor
@@ -55,8 +62,13 @@ class ChunkLoader(PlainLoader):
         pin_memory: Copy batches into pinned memory.
         multiprocessing_context: How workers are started, as for torch's DataLoader.
         log: A folder for a log of every batch, for `feedline audit`; or a recorder.
-        options: `num_replicas`, `rank`, `peers`, `desync_guard` and `desync_timeout`, as for
-            `feedline.feed.ChunkLoader`.
+        num_replicas: The number of ranks, where the sampler is not a `DistributedSampler`; 1 if
+            each process is meant to read all rows.
+        rank: The rank of this process, with `num_replicas`.
+        process_group: The group of ranks that get different data, if not all.
+        peers: The ranks, where no other argument and no sampler says who they are.
+        desync_guard: Compare the ranks before each pass, where those of the sampler can talk.
+        desync_timeout: How many seconds the guard waits for the other ranks.
 
     Examples:
         >>> from feedline.chunks import RandomSampler
@@ -79,7 +91,12 @@ class ChunkLoader(PlainLoader):
         pin_memory: bool = False,
         multiprocessing_context: Any = None,
         log: str | os.PathLike[str] | Recorder | None = None,
-        **options: Any,
+        num_replicas: int | None = None,
+        rank: int | None = None,
+        process_group: Any | None = None,
+        peers: Peers | str = "auto",
+        desync_guard: bool = True,
+        desync_timeout: float = 60.0,
     ) -> None:
         self.output = check_choice("output", output, OUTPUTS)
         self.num_workers = check_integer("num_workers", num_workers, 0)
@@ -93,9 +110,20 @@ class ChunkLoader(PlainLoader):
                 persistent_workers=bool(persistent_workers),
                 multiprocessing_context=multiprocessing_context,
             )
-        adapter = _Tensors(self.output, self.pin_memory)
-        options |= {"num_ahead": num_ahead, "reader": reader, "log": log}
-        super().__init__(store, sampler, output=adapter, **options)
+        super().__init__(
+            store,
+            sampler,
+            output=_Tensors(self.output, self.pin_memory),
+            num_ahead=num_ahead,
+            reader=reader,
+            log=log,
+            num_replicas=num_replicas,
+            rank=rank,
+            process_group=process_group,
+            peers=peers,
+            desync_guard=desync_guard,
+            desync_timeout=desync_timeout,
+        )
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, islice, pairwise
 from operator import itemgetter
-from typing import Any, TypeVar, Unpack
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from feedline.errors import FeedlineError, StoreError
 from feedline.feed import (
     Pass,
-    RankOptions,
+    Peers,
     Reading,
     chunking_of,
     gather_samples,
@@ -25,6 +25,8 @@ from feedline.feed import (
 )
 from feedline.feed.delegation import asked_of
 from feedline.feed.gathering import arrays_in, bytes_for
+from feedline.feed.passes import SINGLE
+from feedline.feed.shown import loader_shown
 from feedline.plan import Plan, Segment
 from feedline.store import Store
 from feedline.store.columns import Arrays
@@ -56,7 +58,12 @@ class FeedDataset(IterableDataset[Item]):
         prefixes: A batch has a dict for each of them, with the columns whose names begin with it;
             the prefix is removed. By default all columns are in one dict.
         arrange: Makes a batch of these dicts; by default it is the first one.
-        **ranks: The ranks, and how they are compared; see `feedline.feed.RankOptions`.
+        num_replicas: The number of ranks; by default that of the process group, else 1.
+        rank: The rank of this process; by default that in the process group, else 0.
+        process_group: The group of ranks that get different data, if not all.
+        peers: The ranks, where no other argument says who they are.
+        desync_guard: Compare the ranks before each pass, where they come from a process group.
+        desync_timeout: How many seconds the guard waits for the other ranks.
     """
 
     def __init__(
@@ -68,12 +75,26 @@ class FeedDataset(IterableDataset[Item]):
         reading: Reading | None = None,
         prefixes: Sequence[str] = ("",),
         arrange: Arrange | None = None,
-        **ranks: Unpack[RankOptions],
+        num_replicas: int | None = None,
+        rank: int | None = None,
+        process_group: Any | None = None,
+        peers: Peers | str = "auto",
+        desync_guard: bool = True,
+        desync_timeout: float = 60.0,
     ) -> None:
         super().__init__()
         self.store = store
         self.batch_size = batch_size
-        self.batches = BatchPlanSampler(plan, batch_size=batch_size, **ranks)
+        self.batches = BatchPlanSampler(
+            plan,
+            batch_size=batch_size,
+            num_replicas=num_replicas,
+            rank=rank,
+            process_group=process_group,
+            peers=peers,
+            desync_guard=desync_guard,
+            desync_timeout=desync_timeout,
+        )
         self._reading = reading or Reading()
         self._chunking = chunking_of(store)
         self._prefixes = tuple(prefixes)
@@ -84,6 +105,9 @@ class FeedDataset(IterableDataset[Item]):
         self._regions: Regions | None = None
         #: Whether workers deliver memory that they reuse; not if batches are changed there.
         self.lends_memory = True
+
+    def __repr__(self) -> str:
+        return loader_shown(self, self.batches.position, SINGLE, type(self.store).__name__)
 
     epoch: int = asked_of("batches", "epoch")
     """The current epoch."""

@@ -18,6 +18,7 @@ from feedline.torch.batch_source import SampleOptions, StoreOptions, batch_sourc
 from feedline.torch.feed_dataset import FeedDataset
 from feedline.torch.loader_arguments import check_exact
 from feedline.torch.shield import Shielded, born_shielded
+from feedline.words import several
 
 Item = TypeVar("Item", covariant=True)
 
@@ -191,6 +192,11 @@ class DataLoader(PlannedLoader, TorchDataLoader[Item]):  # type: ignore[misc]
     def batch_size(self, batch_size: int | None) -> None:
         # torch sets it when it is made; what counts is the position's.
         pass
+
+    def _data_shown(self) -> str:
+        held = self.dataset.store if isinstance(self.dataset, FeedDataset) else self.dataset
+        workers = f" with {several(self.num_workers, 'worker')}" if self.num_workers else ""
+        return f"{type(held).__name__}{workers}"
 
     def _load_state(self, state: Mapping[str, Any]) -> None:
         self._sampler.load_state_dict(state)

@@ -109,5 +109,4 @@ def collate_whole(batch: Any) -> Any:
     """Return a fetched batch as tensors: a list of samples is stacked, anything else is a batch."""
     if isinstance(batch, list):
         return default_collate(batch)
-    # torch leaves this function untyped.
-    return default_convert(batch)  # type: ignore[no-untyped-call]
+    return default_convert(batch)

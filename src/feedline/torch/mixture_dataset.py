@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch.utils.data import Dataset, IterableDataset
 
 from feedline.errors import InvalidValueError
-from feedline.words import several
+from feedline.words import several, shortened
 
 
 class MapSource(Protocol):
@@ -69,6 +69,13 @@ class MixtureDataset(Dataset[Any]):
         self.cumulative_sizes = [0, *accumulate(sizes)]
         self.names = _check_names(names, len(self.datasets))
         self.with_source = bool(with_source)
+
+    def __repr__(self) -> str:
+        sizes = map(operator.sub, self.cumulative_sizes[1:], self.cumulative_sizes)
+        parts = [f"{name} {size:,}" for name, size in zip(self.names[:6], sizes, strict=False)]
+        listed = ", ".join(parts) + (", …" if len(self.names) > 6 else "")
+        counts = f"{several(len(self.names), 'source')}, {several(len(self), 'sample')}"
+        return shortened(f"<MixtureDataset: {counts}: {listed}>")
 
     def __len__(self) -> int:
         return self.cumulative_sizes[-1]

@@ -21,6 +21,7 @@ from torch.utils.data import Dataset
 from feedline.errors import InvalidValueError
 from feedline.lazy import lazy
 from feedline.torch.calculator import AspectName, BucketCalculator, Resolution, name_of_ratio
+from feedline.words import path_shown, several
 
 BucketKey = tuple[AspectName, Resolution]
 """The key of a bucket: the name of its aspect, and its resolution."""
@@ -110,6 +111,10 @@ class MultiresolutionDataset(Dataset[Any]):
             )
         self.sorted_bucket_keys = sorted(groups, key=lambda key: (key[1][0] * key[1][1], key))
         self.bucket_groups = {key: groups[key] for key in self.sorted_bucket_keys}
+
+    def __repr__(self) -> str:
+        counts = f"{several(len(self), 'item')} in {several(len(self.bucket_groups), 'bucket')}"
+        return f"<{type(self).__name__} {path_shown(self.cache_dir)}: {counts}>"
 
     def __len__(self) -> int:
         return len(self.items)

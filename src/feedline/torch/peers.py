@@ -34,6 +34,9 @@ class TorchPeers:
         largest: Any = dist.ReduceOp.MAX
         self._options.reduceOp = largest
 
+    def __repr__(self) -> str:
+        return f"<TorchPeers: rank {self.rank} of {self.world_size}>"
+
     def maximum(self, value: int) -> int:
         """Return the largest value of all processes."""
         if self._told is None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
-from typing import Any, ClassVar, TypeVar, Unpack
+from typing import Any, ClassVar, TypeVar
 
 from torch.utils.data import Sampler
 
-from feedline.feed import Pass, Position, RankOptions
+from feedline.feed import Pass, Peers, Position
 from feedline.feed.delegation import asked_of
+from feedline.feed.passes import SINGLE
+from feedline.feed.shown import loader_shown, samples_shown
 from feedline.plan import Block, Plan
 
 Item = TypeVar("Item")
@@ -29,7 +31,12 @@ class PlanSampler(Sampler[Item]):
         plan: The order.
         batch_size: The number of samples in an entry.
         describe: Returns what else ranks must agree on.
-        **ranks: The ranks, and how they are compared; see `feedline.feed.RankOptions`.
+        num_replicas: The number of ranks; by default that of the process group, else 1.
+        rank: The rank of this process; by default that in the process group, else 0.
+        process_group: The group of ranks that get different data, if not all.
+        peers: The ranks, where no other argument says who they are.
+        desync_guard: Compare the ranks before each pass, where they come from a process group.
+        desync_timeout: How many seconds the guard waits for the other ranks.
     """
 
     #: How many entries are computed together at first.
@@ -42,11 +49,27 @@ class PlanSampler(Sampler[Item]):
         *,
         batch_size: int = 1,
         describe: Callable[[], Mapping[str, Any]] = dict,
-        **ranks: Unpack[RankOptions],
+        num_replicas: int | None = None,
+        rank: int | None = None,
+        process_group: Any | None = None,
+        peers: Peers | str = "auto",
+        desync_guard: bool = True,
+        desync_timeout: float = 60.0,
     ) -> None:
         self.position = self._position_class(
-            plan, batch_size=batch_size, describe=describe, **ranks
+            plan,
+            batch_size=batch_size,
+            describe=describe,
+            num_replicas=num_replicas,
+            rank=rank,
+            process_group=process_group,
+            peers=peers,
+            desync_guard=desync_guard,
+            desync_timeout=desync_timeout,
         )
+
+    def __repr__(self) -> str:
+        return loader_shown(self, self.position, SINGLE)
 
     @abstractmethod
     def _entries_of(self, block: Block) -> list[Item]:
@@ -101,6 +124,17 @@ class PlanSampler(Sampler[Item]):
 class SampleSampler(PlanSampler[int]):
     """A sampler that yields one index at a time.
 
+    Args:
+        plan: What is yielded when.
+        batch_size: The number of samples of an entry.
+        describe: Returns what else ranks must agree on.
+        num_replicas: The number of ranks; by default that of the process group, else 1.
+        rank: The rank of this process; by default that in the process group, else 0.
+        process_group: The group of ranks that get different data, if not all.
+        peers: The ranks, where no other argument says who they are.
+        desync_guard: Compare the ranks before each pass, where they come from a process group.
+        desync_timeout: How many seconds the guard waits for the other ranks.
+
     Examples:
         >>> from feedline.plan import SamplePlan, Sequential
         >>> list(SampleSampler(SamplePlan(order=Sequential(num_samples=5)), num_replicas=2, rank=1))
@@ -108,6 +142,9 @@ class SampleSampler(PlanSampler[int]):
     """
 
     _num_first = 64
+
+    def __repr__(self) -> str:
+        return samples_shown(self, self.position, SINGLE)
 
     @property
     def num_samples(self) -> int:
@@ -133,6 +170,17 @@ class SampleSampler(PlanSampler[int]):
 
 class BatchPlanSampler(PlanSampler[list[int]]):
     """A sampler that yields whole batches of indices.
+
+    Args:
+        plan: What is yielded when.
+        batch_size: The number of samples of a batch.
+        describe: Returns what else ranks must agree on.
+        num_replicas: The number of ranks; by default that of the process group, else 1.
+        rank: The rank of this process; by default that in the process group, else 0.
+        process_group: The group of ranks that get different data, if not all.
+        peers: The ranks, where no other argument says who they are.
+        desync_guard: Compare the ranks before each pass, where they come from a process group.
+        desync_timeout: How many seconds the guard waits for the other ranks.
 
     Examples:
         >>> from feedline.plan import SamplePlan, Sequential

@@ -27,8 +27,7 @@ class SharedPass:
 
     def __init__(self) -> None:
         words = torch.zeros(_HISTORY + 3 * _MAX_HISTORY, dtype=torch.int64)
-        # torch leaves this method untyped.
-        self._words: torch.Tensor = words.share_memory_()  # type: ignore[no-untyped-call]
+        self._words: torch.Tensor = words.share_memory_()
 
     @property
     def epoch(self) -> int:

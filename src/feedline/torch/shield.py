@@ -34,7 +34,11 @@ def prepare(
 
 
 def shield_worker(worker: int) -> None:
-    """Ignore the signals that stop a run: a `worker_init_fn` for torch's DataLoader."""
+    """Pass over the signals that stop a run: a `worker_init_fn` for torch's DataLoader.
+
+    Args:
+        worker: The number of the worker, which torch gives.
+    """
     _shield(_STOPS)
 
 

@@ -23,6 +23,7 @@ from feedline.packing.workshop import Product, Workshop, check_apart
 from feedline.plan.seeds import Seed, check_seed
 from feedline.store.progress import Progress, open_progress
 from feedline.store.writing import reported, sync_chunk
+from feedline.words import one_line
 
 #: The column of `obs` that has the number of the row in the sources.
 SOURCE_ROW = "feedline_source_row"
@@ -31,12 +32,24 @@ _MAX_THREADS = 8
 _MARK = "feedline-pack"
 
 
+@one_line
 @dataclass(frozen=True, kw_only=True)
 class AnnDataPackResult:
     """What packing AnnData has written.
 
     `num_values` counts the stored values of the matrix, and `num_bytes` the bytes on disk. `obs`
     names the columns.
+
+    Args:
+        folder: Where it lies.
+        num_sources: The number of files that were packed.
+        num_rows: The number of rows of the matrix.
+        num_columns: The number of columns of the matrix.
+        num_values: The number of stored values.
+        num_bytes: The bytes on disk.
+        is_sparse: Whether the matrix is sparse.
+        dtype: The type of its values.
+        obs: The names of the columns of `obs`.
     """
 
     folder: Path
