@@ -153,7 +153,7 @@ def test_weights_that_cannot_be_are_passed_over(weights: object, tmp_path: Path)
     path = write_log(
         tmp_path / "a.log", [(0, 0, [0, 1])], sources={"a": 1, "b": 1}, weights=weights
     )
-    assert "wanted" not in str(chart_of(report_logs([path]), "mixture", "Shares")["series"])
+    assert ", target" not in str(chart_of(report_logs([path]), "mixture", "Shares")["series"])
 
 
 def test_sources_of_a_mixture_are_those_of_the_config(tmp_path: Path) -> None:
