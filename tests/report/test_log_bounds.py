@@ -121,7 +121,7 @@ def test_many_sources_give_a_small_page(tmp_path: Path) -> None:
     )
     report = report_logs([path])
     assert len(render(report)) < MOST_BYTES
-    assert len(chart_of(report, "quality", "Beside")["names"]) <= 8 * 5
+    assert len(chart_of(report, "quality", "Compared")["names"]) <= 8 * 5
     text = next(panel.text for panel in report.panels if panel.name == "mixture")
     assert "The 1,994 least frequent sources are not shown." in text
 
