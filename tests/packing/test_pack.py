@@ -400,7 +400,7 @@ def test_arguments_outside_their_bounds_are_refused(
 @pytest.mark.parametrize(
     ("source", "text"),
     [
-        ("missing.csv", "there is none"),
+        ("missing.csv", "does not exist"),
         ("data.txt", "must end in one of .npy, .parquet, .csv, .jsonl, .ndjson;"),
         (["a.csv", "b.npy"], "one kind"),
         ({"x": "a.csv"}, "must name .npy files"),

@@ -121,7 +121,7 @@ def test_many_sources_give_a_small_page(tmp_path: Path) -> None:
     )
     report = report_logs([path])
     assert len(render(report)) < MOST_BYTES
-    assert len(chart_of(report, "quality", "Beside")["names"]) <= 8 * 5
+    assert len(chart_of(report, "quality", "Compared")["names"]) <= 8 * 5
     text = next(panel.text for panel in report.panels if panel.name == "mixture")
     assert "The 1,994 least frequent sources are not shown." in text
 
@@ -153,7 +153,7 @@ def test_weights_that_cannot_be_are_passed_over(weights: object, tmp_path: Path)
     path = write_log(
         tmp_path / "a.log", [(0, 0, [0, 1])], sources={"a": 1, "b": 1}, weights=weights
     )
-    assert "wanted" not in str(chart_of(report_logs([path]), "mixture", "Shares")["series"])
+    assert ", target" not in str(chart_of(report_logs([path]), "mixture", "Shares")["series"])
 
 
 def test_sources_of_a_mixture_are_those_of_the_config(tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def test_the_tail_shows_who_gets_padding() -> None:
     report = of_config(BUCKETS)
     counts = report_plan(RunConfig.from_dict(BUCKETS))
     assert counts.num_padded
-    assert f"{counts.num_padded:,} are padded" in panel_of(report, "tail")["text"]
+    assert f"{counts.num_padded:,} padded" in panel_of(report, "tail")["text"]
     padded = layer_of(chart_of(report, "map", "Ranks"), "padded")
     assert np.nansum(padded) == counts.num_padded
 
@@ -111,9 +111,9 @@ def test_buckets_are_colours_and_rows() -> None:
 def test_shares_of_a_mixture_are_those_of_its_phases() -> None:
     chart = chart_of(of_config(MIXTURE), "mixture", "Shares")
     series = {one["name"]: one["values"] for one in chart["series"]}
-    assert series["web, wanted"][0] == pytest.approx(0.6)
-    assert series["web, wanted"][-1] == pytest.approx(0.25)
-    got, wanted = np.array(series["code"]), np.array(series["code, wanted"])
+    assert series["web, target"][0] == pytest.approx(0.6)
+    assert series["web, target"][-1] == pytest.approx(0.25)
+    got, wanted = np.array(series["code"]), np.array(series["code, target"])
     assert abs(got.mean() - wanted.mean()) < 0.02
     assert abs(got[:20].mean() - 0.2) < 0.05
     assert abs(got[-20:].mean() - 0.5) < 0.05
@@ -124,7 +124,7 @@ def test_windows_show_few_chunks_and_a_shuffle_that_is_not_perfect() -> None:
     chunks = layer_of(chart_of(report, "map", "Ranks"), "chunks in a step")
     assert 1 <= np.nanmin(chunks) <= np.nanmax(chunks) <= 9
     assert "by design" in panel_of(report, "quality")["text"]
-    assert "as chance" in panel_of(of_config(MIXTURE), "quality")["text"]
+    assert "within the tolerance" in panel_of(of_config(MIXTURE), "quality")["text"]
 
 
 def test_naive_sharding_is_beside_it() -> None:

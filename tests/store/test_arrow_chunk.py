@@ -134,9 +134,9 @@ def test_only_the_selected_columns_are_read(tmp_path: Path, ending: str) -> None
     ("values", "type_", "message"),
     [
         ([1, None], None, "has 1 null and must have none; fill them"),
-        ([[1, None]], pa.list_(pa.int64(), 2), "has 1 nulls"),
-        ([[1, 2], None], pa.list_(pa.int64(), 2), "has 1 nulls"),
-        ([[1], None], None, "has 1 nulls"),
+        ([[1, None]], pa.list_(pa.int64(), 2), "has 1 null"),
+        ([[1, 2], None], pa.list_(pa.int64(), 2), "has 1 null"),
+        ([[1], None], None, "has 1 null"),
         (["a"], None, "has type string"),
         ([b"a"], None, "has type binary"),
         ([["a"]], None, "has type list<"),
@@ -174,7 +174,7 @@ def test_dictionaries_are_refused(tmp_path: Path, ending: str) -> None:
 def test_a_name_that_is_there_twice_is_refused(tmp_path: Path, ending: str) -> None:
     table = pa.Table.from_arrays([pa.array([1]), pa.array([2]), pa.array([3])], ["x", "x", "y"])
     path = write(tmp_path / f"a{ending}", table)
-    with pytest.raises(DamagedDataError, match="column 'x' is there 2 times"):
+    with pytest.raises(DamagedDataError, match="column 'x' appears 2 times"):
         open_group(path, 0)
     assert open_group(path, 0, ["y"]).arrays["y"].tolist() == [3]
 

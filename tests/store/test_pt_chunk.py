@@ -258,14 +258,14 @@ def test_reading_imports_no_torch(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        pytest.param(torch.ones(3), "holds a tensor", id="tensor"),
-        pytest.param([torch.ones(3)], "holds a list of 1", id="list"),
-        pytest.param((torch.ones(3),) * 4, "holds a tuple of 4", id="tuple-of-four"),
+        pytest.param(torch.ones(3), "contains a tensor", id="tensor"),
+        pytest.param([torch.ones(3)], "contains a list of 1", id="list"),
+        pytest.param((torch.ones(3),) * 4, "contains a tuple of 4", id="tuple-of-four"),
         pytest.param(({}, {}, [1], None, None), "sequence_ids is neither", id="numbers"),
         pytest.param({"a": "text"}, "a is neither", id="text"),
         pytest.param({"a": {"b": {"c": torch.ones(3)}}}, "a/b is not a tensor", id="deep"),
         pytest.param({"a": torch.tensor(3)}, "'a' has 0 axes", id="no-axis"),
-        pytest.param(None, "holds a NoneType", id="none"),
+        pytest.param(None, "contains a NoneType", id="none"),
     ],
 )
 def test_what_is_no_chunk_is_refused_with_what_it_is(
@@ -279,7 +279,7 @@ def test_what_is_no_chunk_is_refused_with_what_it_is(
 @pytest.mark.parametrize("content", [{}, ({}, {}, None, None, None)], ids=["dict", "tuple"])
 def test_a_chunk_without_tensors_has_no_number_of_samples(tmp_path: Path, content: Any) -> None:
     chunk = open_pt(saved(tmp_path / "a.pt", content))
-    with pytest.raises(DamagedDataError, match=r"a\.pt: .*has none"):
+    with pytest.raises(DamagedDataError, match=r"a\.pt: .*there are no columns"):
         _ = chunk.num_samples
 
 
