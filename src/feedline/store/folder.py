@@ -24,7 +24,7 @@ from feedline.store.chunk import OpenChunk, OpenChunks, max_open_files
 from feedline.store.columns import Arrays, Column, check_columns, make_out
 from feedline.store.formats import is_grouped, open_chunk
 from feedline.store.manifest import ChunkFile, Manifest, read_manifest
-from feedline.store.paths import file_in, files_of
+from feedline.store.paths import file_in, files_of, stamp_of
 from feedline.store.protocol import Store, check_rows
 from feedline.words import path_shown, several
 
@@ -98,8 +98,11 @@ class FolderStore(Store):
         verify: bool,
         cache_bytes: int,
     ) -> None:
-        self.folder = self._path = manifest.folder
+        # Absolute, because the process may change its working directory.
+        self.folder = manifest.folder.absolute()
+        self._path = manifest.folder
         self.manifest = manifest
+        self._stamps: list[int] = []
         self._selected = None if columns is None else check_sequence("columns", columns)
         self._last_steps = (
             None if last_steps is None else check_integer("last_steps", last_steps, 1)
@@ -172,21 +175,40 @@ class FolderStore(Store):
     @lazy
     def part_digests(self) -> list[str]:
         """A digest for each file, or for each group of files if there are very many."""
-        files = [self.manifest.file(number) for number in range(len(self.manifest))]
-        paths = [file_in(self.folder, file.path, may_be_folder=True) for file in files]
-        if len(paths) <= _MAX_PARTS:
-            contents = [digest_parts(path) for path in paths]
+        stamps = [stamp_of(self._path_of(number)) for number in range(len(self.manifest))]
+        if len(self.manifest) <= _MAX_PARTS:
+            digests = list(map(self._digest_part, range(len(self.manifest))))
         else:
             with ThreadPoolExecutor(_NUM_DIGEST_THREADS) as threads:
-                contents = list(threads.map(digest_parts, paths))
-        digests = [
-            _digest([json.dumps(file.describe()), content])
-            for file, content in zip(files, contents, strict=True)
-        ]
-        if len(digests) <= _MAX_PARTS:
-            return digests
-        parts = map(self._files_in, range(_MAX_PARTS))
-        return [_digest(digests[files.start : files.stop]) for files in parts]
+                digests = list(threads.map(self._digest_part, range(_MAX_PARTS)))
+        self._stamps = stamps
+        return digests
+
+    def _digest_part(self, part: int) -> str:
+        digests = []
+        for number in self._files_in(part):
+            described = json.dumps(self.manifest.file(number).describe())
+            digests.append(_digest([described, digest_parts(self._path_of(number))]))
+        return digests[0] if len(self.manifest) <= _MAX_PARTS else _digest(digests)
+
+    def _path_of(self, number: int) -> Path:
+        return file_in(self.folder, self.manifest.file(number).path, may_be_folder=True)
+
+    def _check_unchanged(self, number: int, path: Path) -> None:
+        """Raise if a file was replaced since the data's digests were taken.
+
+        A file that was only touched or copied has the same content, which is compared then.
+        """
+        if not self._stamps or (stamp := stamp_of(path)) == self._stamps[number]:
+            return
+        num_files = len(self.manifest)
+        part = number if num_files <= _MAX_PARTS else _part_with(number, num_files)
+        if self._digest_part(part) != self.part_digests[part]:
+            raise DamagedDataError(
+                f"{path}: was replaced while it was in use; restore it, or open the store again "
+                "and start a new run"
+            )
+        self._stamps[number] = stamp
 
     def describe_part(self, number: int) -> str:
         """Return the file, or the first and the last one, of a part."""
@@ -276,7 +298,8 @@ class FolderStore(Store):
     def _open_file(self, chunk: int) -> OpenChunk:
         number = int(self._layout[0][chunk])
         file = self.manifest.file(number)
-        path = file_in(self.folder, file.path, may_be_folder=True)
+        path = self._path_of(number)
+        self._check_unchanged(number, path)
         if self._verify and number not in self._verified:
             check_file(path, file)
             self._verified.add(number)
@@ -298,6 +321,11 @@ def manifest_of_file(path: Path) -> Manifest:
     file = ChunkFile(path=path.name, num_samples=num_samples, groups=groups)
     samples = np.array([num_samples], np.int64)
     return Manifest(path.parent, [file.describe()], samples)
+
+
+def _part_with(number: int, num_files: int) -> int:
+    """Return the part that a file is in; see `FolderStore._files_in`."""
+    return ((number + 1) * _MAX_PARTS - 1) // num_files
 
 
 def _digest(parts: Iterable[str], size: int = 8) -> str:

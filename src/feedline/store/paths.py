@@ -62,3 +62,9 @@ def files_of(path: Path) -> list[Path]:
         return [path]
     names = [file.relative_to(path).as_posix() for file in path.rglob("*") if not file.is_dir()]
     return [file_in(path, name) for name in sorted(names)]
+
+
+def stamp_of(path: Path) -> int:
+    """Return a number that changes when a chunk is replaced, or only touched; it reads nothing."""
+    found = [file.stat() for file in files_of(path)]
+    return hash(tuple((s.st_ino, s.st_size, s.st_mtime_ns) for s in found))

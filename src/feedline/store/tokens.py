@@ -57,7 +57,9 @@ class TokenStore(Store):
         dtype: str | None = None,
         chunk_windows: int = 1024,
     ) -> None:
-        self.path = Path(path)
+        # Absolute, because the process may change its working directory.
+        self.path = Path(path).absolute()
+        self._given_path = Path(path)
         self.window = check_integer("window", window, 1)
         self.stride = self.window if stride is None else check_integer("stride", stride, 1)
         self._chunk_windows = check_integer("chunk_windows", chunk_windows, 1)
