@@ -223,6 +223,33 @@ def as_float(value: Any) -> float:
         return math.inf
 
 
+def check_flag(name: str, value: Any) -> bool:
+    """Return `value` if it is True or False, or raise: a text such as "no" would count as true.
+
+    Args:
+        name: The name of the argument.
+        value: What was given.
+
+    Examples:
+        >>> check_flag("shuffle", True)
+        True
+    """
+    if value is True or value is False or type(value).__name__ in ("bool", "bool_"):
+        return bool(value)
+    raise InvalidValueError(f"{name}={value!r:.80} must be True or False")
+
+
+def check_callable(name: str, value: Any) -> None:
+    """Raise unless `value` is a function or None.
+
+    Args:
+        name: The name of the argument.
+        value: What was given.
+    """
+    if value is not None and not callable(value):
+        raise InvalidValueError(f"{name}={value!r:.80} must be a function")
+
+
 def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> str:
     """Return `value` if it is one of `choices`, or raise an error that lists them.
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import pickle
+import shutil
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +87,7 @@ def test_an_index_counts_like_that_of_a_list(index: int, folder: Path) -> None:
         assert first_value(store[index]) == expected
 
 
-@pytest.mark.parametrize("index", ["x", 1.5, None, [1.5], [[1, 2]], [True, False]])
+@pytest.mark.parametrize("index", ["x", 1.5, None, True, [1.5], [[1, 2]], [True, False]])
 def test_what_is_not_an_index_is_refused(index: Any, folder: Path) -> None:
     with pytest.raises(InvalidValueError, match="must be an integer, a slice or a list"):
         open_format(folder, "safetensors")[index]
@@ -143,12 +145,75 @@ class TestSplits:
     ],
 )
 def test_bad_input_gets_a_clear_error(
-    name: str, options: dict[str, Any], message: str, folder: Path
+    name: Any, options: dict[str, Any], message: str, folder: Path
 ) -> None:
     (folder / "rows.csv").write_text("a\n1\n")
     (folder / "empty").mkdir(exist_ok=True)
     with pytest.raises((FeedlineError, MissingDataError), match=message):
-        _ = feedline.open(folder / name, **options).columns
+        _ = feedline.open(name if name is None else folder / name, **options).columns
+
+
+@pytest.mark.parametrize("name", ["safetensors", "npy-folder", "table.parquet", "tensors.pt"])
+def test_data_that_is_replaced_while_it_is_read_is_refused(name: str, tmp_path: Path) -> None:
+    FORMATS[name](tmp_path / name, NUM_SAMPLES)
+    loader = feedline.DataLoader(open_format(tmp_path, name), 1, num_threads=0)
+    batches = iter(loader)
+    seen = [ids_in(next(batches))[0] for _ in range(5)]
+    state = loader.state_dict()
+    other = tmp_path / f"new-{name}"
+    FORMATS[name](other, NUM_SAMPLES)
+    if other.is_dir():
+        shutil.rmtree(tmp_path / name)
+    for file in [other, *other.rglob("*.safetensors"), *other.rglob("*.npy")]:
+        if file.is_file() and file.suffix in (".npy", ".safetensors"):
+            file.write_bytes(file.read_bytes()[:-8] + bytes(8))
+    if name == "table.parquet":
+        _shifted_parquet(other)
+    if name == "tensors.pt":
+        torch.save({"x": torch.arange(1, NUM_SAMPLES + 1)}, other)
+    os.replace(other, tmp_path / name)
+    store = loader.store
+    store.close()
+    samples = (ids_in(store[i : i + 1])[0] for i in range(len(store)))
+    rest = chain((ids_in(batch)[0] for batch in batches), samples)
+    with pytest.raises(FeedlineError, match="was replaced while it was in use"):
+        seen.extend(rest)
+    assert seen == list(range(len(seen))), "nothing of the new data came"
+    fresh = feedline.DataLoader(open_format(tmp_path, name), 1)
+    with pytest.raises(FeedlineError, match="changed since the cursor was saved"):
+        fresh.load_state_dict(state)
+
+
+def _shifted_parquet(path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    numbers = np.arange(1, NUM_SAMPLES + 1)
+    pq.write_table(pa.table({"x": numbers, "half": numbers / 2}), path, row_group_size=13)
+
+
+def test_a_touched_file_is_the_same_data(tmp_path: Path) -> None:
+    FORMATS["safetensors"](tmp_path / "data", NUM_SAMPLES)
+    store = feedline.open(tmp_path / "data")
+    assert store.fingerprint
+    for file in (tmp_path / "data").iterdir():
+        os.utime(file)
+    assert [sample["x"] for sample in store] == list(range(NUM_SAMPLES))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_store_stays_with_its_data_when_the_working_directory_changes(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    FORMATS[name](tmp_path / name, NUM_SAMPLES)
+    monkeypatch.chdir(tmp_path)
+    store = open_format(Path(), name)
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    FORMATS[name](tmp_path / "elsewhere" / name, NUM_SAMPLES + 1)
+    store = pickle.loads(pickle.dumps(store))
+    assert len(store) == NUM_SAMPLES
+    assert ids_in(store[:]) == list(range(NUM_SAMPLES))
 
 
 def test_a_link_as_the_path_itself_is_followed(folder: Path, tmp_path: Path) -> None:

@@ -189,7 +189,10 @@ def test_a_ratio_has_the_same_name_as_a_float_and_as_a_resolution(
         ({"max_pixels": -4}, "max_pixels=-4 must be at least 1"),
         ({"max_pixels": 512.0**2}, "must be an integer"),
         ({"max_pixels": True}, "must be an integer"),
-        ({"max_pixels": 64**2 - 1}, "max_pixels=4095 allows 4095 pixels.*at least 4096.*; increase"),
+        (
+            {"max_pixels": 64**2 - 1},
+            "max_pixels=4095 allows 4095 pixels.*at least 4096.*increase",
+        ),
         ({"preset": "256p", "quantization": 257}, "preset='256p' allows 65536.*66049"),
         ({"preset": "512p", "quantization": 0}, "quantization=0 must be at least 1"),
         ({"preset": "512p", "quantization": 64.0}, "quantization=64.0 must be an integer"),

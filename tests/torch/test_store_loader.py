@@ -195,18 +195,24 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "window without shuffle": ({"window": 10}, "needs shuffle=True"),
     "window of nothing": ({"shuffle": True, "window": 0}, "window=0 must be"),
     "window in words": ({"shuffle": True, "window": "many"}, "window='many' must be a number"),
-    "window and plan": ({"sampler": PLAN, "window": 5}, "window=5 must be left out"),
-    "shuffle and plan": ({"sampler": PLAN, "shuffle": True}, "shuffle=True must be left out"),
-    "seed and plan": ({"sampler": PLAN, "seed": 5}, "seed=5 must be left out"),
-    "tail and plan": ({"sampler": PLAN, "tail": "pad"}, "tail='pad' must be left out"),
-    "drop_last and plan": ({"sampler": PLAN, "drop_last": True}, "drop_last=True must be left"),
+    "window and plan": ({"sampler": PLAN, "window": 5}, "window=5 cannot be used"),
+    "shuffle and plan": ({"sampler": PLAN, "shuffle": True}, "shuffle=True cannot be used"),
+    "seed and plan": ({"sampler": PLAN, "seed": 5}, "seed=5 cannot be used"),
+    "tail and plan": ({"sampler": PLAN, "tail": "pad"}, "tail='pad' cannot be used"),
+    "drop_last and plan": ({"sampler": PLAN, "drop_last": True}, "drop_last=True cannot be used"),
     "drop_last and tail": ({"drop_last": True, "tail": "pad"}, "drop_last=True means tail='drop'"),
     "tail": ({"tail": "most"}, "tail='most' must be one of"),
-    "no batches": ({"batch_size": None}, "batch_size=None must be a number"),
+    "no batches": ({"batch_size": None}, "batch_size=None must be an integer"),
     "empty batches": ({"batch_size": 0}, "batch_size=0 must be"),
     "order out of order": ({"in_order": False}, "in_order=False must be True"),
-    "generator": ({"generator": torch.Generator()}, "generator must be left out"),
-    "twice": ({"transform": keep_even, "collate_fn": keep_even}, "give one"),
+    "generator": ({"generator": torch.Generator()}, "generator cannot be used"),
+    "twice": ({"transform": keep_even, "collate_fn": keep_even}, "use one of them"),
+    "too many workers": ({"num_workers": 10**30}, "num_workers=.* must be"),
+    "workers in words": ({"num_workers": "2"}, "num_workers='2' must be"),
+    "no function": ({"transform": 0}, "transform=0 must be a function"),
+    "shuffle in words": ({"shuffle": "no"}, "shuffle='no' must be True or False"),
+    "no log": ({"log": 1}, "log=1 must be a folder or a recorder"),
+    "no peers": ({"peers": 1}, "peers=1 must be 'auto' or Peers"),
     "small budget": ({"memory_budget": 10}, "memory_budget=10 must be at least"),
 }
 
@@ -222,7 +228,7 @@ def test_arguments_that_do_not_fit_are_refused(
 @pytest.mark.parametrize("name", ["window", "transform", "num_threads", "memory_budget"])
 def test_what_only_a_store_takes_is_refused_elsewhere(name: str) -> None:
     value: Any = keep_even if name == "transform" else 8
-    with pytest.raises(InvalidValueError, match=f"{name}=.* must be left out"):
+    with pytest.raises(InvalidValueError, match=f"{name}=.* cannot be used"):
         DataLoader(Ids(NUM_SAMPLES), **{name: value})
 
 

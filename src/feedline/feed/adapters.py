@@ -12,6 +12,8 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
+from feedline.errors import InvalidValueError
+
 # A framework's adapter stands under the module that shows that the framework is in use.
 _ADAPTERS = {
     "torch.distributed": "feedline.torch.peers",
@@ -34,6 +36,10 @@ def recorder_for(log: Any, loader: Any) -> Any:
     """Return what records every batch: for a folder, the log of a run in it."""
     if isinstance(log, str | os.PathLike):
         return import_module(_ADAPTERS["logs of runs"]).RunLog(log, loader)
+    if log is not None and not (hasattr(log, "record") and hasattr(log, "event")):
+        raise InvalidValueError(
+            f"log={log!r:.80} must be a folder or a recorder, such as feedline.runs.ConsumptionLog"
+        )
     return log
 
 

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from feedline.errors import check_callable, check_flag
 from feedline.feed.feed import FedBatch, Feed
 from feedline.feed.loader import PlannedLoader
 from feedline.feed.logged import Recorder
@@ -88,18 +89,19 @@ class DataLoader(PlannedLoader):
         desync_guard: bool = True,
         desync_timeout: float = 60.0,
     ) -> None:
+        check_callable("transform", transform)
         plan = plan_for_store(
             store,
-            shuffle=shuffle,
+            shuffle=check_flag("shuffle", shuffle),
             sampler=sampler,
             window=window,
             seed=seed,
             tail=tail,
-            drop_last=drop_last,
+            drop_last=check_flag("drop_last", drop_last),
         )
         self.store = store
         self.transform = transform
-        self.with_mask = with_mask
+        self.with_mask = check_flag("with_mask", with_mask)
         self._feed = Feed(
             store,
             plan,

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, TypedDict
 
 from feedline.errors import DesyncError, InvalidValueError
@@ -54,7 +55,8 @@ class Guard:
     timeout: float = 60.0
 
     def __post_init__(self) -> None:
-        if not isinstance(self.timeout, int | float) or not self.timeout > 0:
+        is_number = isinstance(self.timeout, Real) and not isinstance(self.timeout, bool)
+        if not is_number or not self.timeout > 0:
             raise InvalidValueError(
                 f"desync_timeout={self.timeout!r:.80} must be a number of seconds above 0"
             )

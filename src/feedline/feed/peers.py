@@ -163,9 +163,10 @@ def as_peers(
         rank: The rank of this process, if given.
         process_group: The process group, if not the default one.
     """
-    if isinstance(peers, str) or peers is None:
-        if peers not in (None, "auto"):
-            raise InvalidValueError(f"peers={peers!r:.80} must be 'auto' or Peers, such as Alone()")
+    is_found = peers is None or (isinstance(peers, str) and peers == "auto")
+    if not is_found and not hasattr(type(peers), "gather"):
+        raise InvalidValueError(f"peers={peers!r:.80} must be 'auto' or Peers, such as Alone()")
+    if is_found:
         return FoundPeers(num_replicas, rank, process_group)
     if (num_replicas, rank, process_group) != (None, None, None):
         raise InvalidValueError(

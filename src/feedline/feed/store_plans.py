@@ -91,10 +91,12 @@ def _fitting(plan: Plan, num_samples: int) -> Plan:
     """
     fits = plan.num_indices == num_samples or (plan.is_selection and plan.num_indices < num_samples)
     if not fits:
+        remedy = f"make it for {num_samples:,}"
+        if plan.num_indices < num_samples:
+            remedy += f", or select some with feedline.Subset(range({plan.num_indices}))"
         raise InvalidValueError(
             f"the plan is for {several(plan.num_indices, 'sample')} but the data has "
-            f"{num_samples:,}; make it for {num_samples:,}, or select some with "
-            f"feedline.Subset(range({plan.num_indices}))"
+            f"{num_samples:,}; {remedy}"
         )
     return plan
 

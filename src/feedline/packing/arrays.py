@@ -90,8 +90,18 @@ def _map(path: Path) -> NDArray[Any]:
 
 
 def _as_array(where: str, name: str, values: Any) -> NDArray[Any]:
+    if np.ma.is_masked(values):
+        raise SourceFault(
+            f"{where}: column {name!r:.80} has masked values; fill them, and keep the mask as "
+            "another column if it matters"
+        )
     try:
         return np.asarray(values)
+    except TypeError as error:
+        raise SourceFault(
+            f"{where}: column {name!r:.80} has no numpy type ({error!s:.200}); convert it, such as "
+            "by tensor.float()"
+        ) from None
     except (ValueError, OverflowError) as error:
         raise SourceFault(
             f"{where}: column {name!r:.80} is not an array of one shape ({error!s:.200}); pad or "

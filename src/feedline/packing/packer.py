@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from feedline.errors import check_flag
 from feedline.packing.pipeline import Pipeline
 from feedline.packing.rows import check_unchanged
 from feedline.packing.settings import DEFAULT_MEMORY, Settings
@@ -109,6 +110,8 @@ def pack(
         >>> result.num_samples, result.num_chunks, result.splits
         (10, 3, {'train': 8, 'validation': 2})
     """
+    for name, flag in (("shuffle", shuffle), ("overwrite", overwrite)):
+        check_flag(name, flag)
     settings = Settings(
         format=format,
         columns=columns,

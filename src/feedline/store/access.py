@@ -62,6 +62,8 @@ def check_index(index: Any, num_samples: int) -> int:
     """Return the number of a sample, or raise; a negative number counts from the end."""
     try:
         number = operator.index(index)
+        if isinstance(index, bool):
+            raise TypeError
     except TypeError:
         raise InvalidValueError(
             f"store[{index!r:.80}] must be an integer, a slice or a list of integers"

@@ -16,7 +16,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.errors import DamagedDataError, InvalidValueError, check_integer, check_sequence
+from feedline.errors import (
+    DamagedDataError,
+    InvalidValueError,
+    check_flag,
+    check_integer,
+    check_sequence,
+)
 from feedline.lazy import lazy
 from feedline.store.arrow_chunk import group_sizes
 from feedline.store.checksums import check_file, digest_parts
@@ -78,14 +84,13 @@ class FolderStore(Store):
         path: str | os.PathLike[str],
         *,
         columns: Iterable[str] | None = None,
-        verify: bool = False,
         cache_bytes: int = 2**28,
     ) -> FolderStore:
         """Return the samples of one chunk file or table, without a `metadata.json`."""
         store = cls.__new__(cls)
         # The user's own path may be a link; links inside the data must not lead out.
         manifest = manifest_of_file(Path(path).resolve())
-        store._open_manifest(manifest, columns, None, verify=verify, cache_bytes=cache_bytes)
+        store._open_manifest(manifest, columns, None, verify=False, cache_bytes=cache_bytes)
         store._path = Path(path)
         return store
 
@@ -107,7 +112,7 @@ class FolderStore(Store):
         self._last_steps = (
             None if last_steps is None else check_integer("last_steps", last_steps, 1)
         )
-        self._verify = verify
+        self._verify = check_flag("verify", verify)
         self._cache_bytes = check_integer("cache_bytes", cache_bytes, 0)
         self._verified: set[int] = set()
         self._open_chunks = self._fresh_chunks()

@@ -65,6 +65,8 @@ def open(
         ...     len(store), store[7], store[:3]["x"].tolist()
         (10, {'x': np.int64(7)}, [0, 1, 2])
     """
+    if not isinstance(path, str | os.PathLike):
+        raise InvalidValueError(f"path={path!r:.80} must be the path of a file or folder")
     found = Path(path)
     if not found.exists():
         raise MissingDataError(f"{found}: does not exist; check the path")
@@ -81,11 +83,13 @@ def open(
         options = _only(given, ("element", "obs"), found, "a zarr matrix")
         name = str(options.get("element", "X")).rpartition("/")[2]
         return MatrixSamples(open_anndata(found, **options), name)
-    options = _only(given, ("columns", "verify"), found, "a folder or table")
     if (found / MANIFEST_NAME).exists():
-        return FolderStore(found, **options)
+        return FolderStore(found, **_only(given, ("columns", "verify"), found, "a folder"))
     if found.is_file() and found.suffix in FILE_ENDINGS:
-        return FolderStore.of_file(found, **options)
+        store = FolderStore.of_file(found, **_only(given, ("columns",), found, "one file"))
+        # What is in the file that no store can hold comes up now, not at the first batch.
+        _ = store.columns if len(store) else None
+        return store
     raise InvalidValueError(
         f"{found}: is not data that can be opened; it must be a folder with {MANIFEST_NAME}, a "
         f"zarr folder, or a file that ends with {', '.join(FILE_ENDINGS)} or .bin. Use "

@@ -82,7 +82,7 @@ class TokenStore(Store):
 
     @property
     def _where(self) -> str:
-        return f" {path_shown(self.path)!r}"
+        return f" {path_shown(self._given_path)!r}"
 
     @property
     def num_samples(self) -> int:

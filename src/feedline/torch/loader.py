@@ -12,6 +12,7 @@ import torch
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Sampler
 
+from feedline.errors import check_callable, check_flag, check_integer
 from feedline.feed import Pass, Peers, PlannedLoader, RankOptions, Recorder
 from feedline.plan import Order, Plan
 from feedline.torch.batch_source import SampleOptions, StoreOptions, batch_source
@@ -21,6 +22,8 @@ from feedline.torch.shield import Shielded, born_shielded
 from feedline.words import several
 
 Item = TypeVar("Item", covariant=True)
+# A number beyond this is a mistake that would fill the memory with processes.
+_MAX_WORKERS = 1024
 
 
 class Samples(Protocol[Item]):
@@ -133,15 +136,18 @@ class DataLoader(PlannedLoader, TorchDataLoader[Item]):  # type: ignore[misc]
         desync_timeout: float = 60.0,
     ) -> None:
         check_exact(in_order, generator)
+        num_workers = check_integer("num_workers", num_workers, 0, _MAX_WORKERS)
+        for name, function in (("transform", transform), ("collate_fn", collate_fn)):
+            check_callable(name, function)
         source = batch_source(
             dataset,
             SampleOptions(
                 batch_size=batch_size,
-                shuffle=shuffle,
+                shuffle=None if shuffle is None else check_flag("shuffle", shuffle),
                 sampler=sampler,
                 batch_sampler=batch_sampler,
                 collate_fn=collate_fn,
-                drop_last=bool(drop_last),
+                drop_last=check_flag("drop_last", drop_last),
                 seed=seed,
                 tail=tail,
                 ranks=RankOptions(
@@ -178,7 +184,7 @@ class DataLoader(PlannedLoader, TorchDataLoader[Item]):  # type: ignore[misc]
             pin_memory_device=pin_memory_device,
         )
         self._sampler = source.sampler
-        self.with_mask = with_mask
+        self.with_mask = check_flag("with_mask", with_mask)
         #: What torch has asked for in the pass that has begun.
         self.asked_for = _Asked()
         PlannedLoader.__init__(self, source.sampler.position, source.batching, log)
