@@ -257,7 +257,7 @@ def test_ranks_that_would_all_get_all_rows_are_refused(monkeypatch: pytest.Monke
     with pytest.raises(InvalidValueError, match=r"DistributedSampler.*num_replicas=1 and rank=0"):
         ChunkLoader(matrix(), sampler, num_replicas=2, rank=1).load_state_dict({})
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(InvalidValueError, match="WORLD_SIZE=2 says that 2 processes"):
+    with pytest.raises(InvalidValueError, match="WORLD_SIZE=2 means that 2 processes"):
         iter(ChunkLoader(matrix(), sampler))
     for options in ({"num_replicas": 1, "rank": 0}, {"peers": Alone()}):
         alone = ChunkLoader(matrix(), RandomSampler(4, 3, 6, rng=3), **options)

@@ -132,7 +132,7 @@ def test_epochs_differ_and_seeds_decide() -> None:
         ({"classes": np.full(230, np.nan)}, "missing labels"),
         (
             {"classes": SimpleNamespace(codes=np.array([0] * 20 + [-1]), categories=["a"])},
-            "1 missing labels",
+            "1 missing label",
         ),
         ({"num_samples": 0}, "num_samples=0 must be at least 1"),
     ],

@@ -80,7 +80,7 @@ def test_a_zarr_folder_is_known_by_what_is_in_it(tmp_path: Path) -> None:
         (["a.h5ad", "out", "--chunk-rows", "0"], "--chunk-rows=0"),
         (["a.h5ad", "out", "--memory", "5"], "--memory=5"),
         (["a.h5ad", "out", "--obs", "colour"], "choose the columns with --obs"),
-        (["a.h5ad", "out", "--element", "layers/x"], "by --element"),
+        (["a.h5ad", "out", "--element", "layers/x"], "with --element"),
         (["a.h5ad", "there"], "replace it with --overwrite"),
         (["bad.h5ad", "out"], "X/indptr: goes from 0 to"),
     ],

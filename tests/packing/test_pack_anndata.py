@@ -374,7 +374,7 @@ def test_a_disk_that_is_too_small_is_told_before_it_is_full(
     source = write(make_anndata(30), tmp_path / "a")
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(1000, 900, 100))
-    with pytest.raises(PackError, match="which has 100; make space"):
+    with pytest.raises(PackError, match="which has 100; free some space"):
         pack_anndata(source, tmp_path / "out")
     assert os.listdir(tmp_path) == ["a.h5ad"]
     pack_anndata(source, tmp_path / "out", shuffle=False)

@@ -148,7 +148,7 @@ def test_a_state_goes_on_and_fits_this_data_only(tmp_path: Path) -> None:
 
 
 def test_what_is_no_matrix_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(MissingDataError, match="no such folder"):
+    with pytest.raises(MissingDataError, match="does not exist"):
         open_anndata(tmp_path / "nowhere.zarr")
     (tmp_path / "empty").mkdir()
     with pytest.raises(DamagedDataError, match="not a zarr group or array"):

@@ -151,7 +151,7 @@ def test_names_are_numbers_unless_given() -> None:
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        (["a"], r"has 1 names but must have 2"),
+        (["a"], r"has 1 name but must have 2"),
         (["a", "b", "c"], r"has 3 names but must have 2"),
         ([], r"has 0 names but must have 2"),
         (["a", "a"], r"repeats \['a'\] but must be distinct"),
