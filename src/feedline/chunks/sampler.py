@@ -35,10 +35,8 @@ class Sampler(ABC):
     #: The ranks that share its rows; None where each of them would get all.
     peers: Peers | None = None
 
-    #: The generator that the seed came from, if there was one.
-    rng: np.random.Generator | None = None
-
     _mask: slice = slice(0, None)
+    _rng: np.random.Generator | None = None
 
     def __repr__(self) -> str:
         try:
@@ -75,6 +73,15 @@ class Sampler(ABC):
     def mask(self, mask: slice) -> None:
         mask_bounds(mask)
         self._mask = mask
+
+    @property
+    def rng(self) -> np.random.Generator | None:
+        """The generator that the seed came from, if there was one."""
+        return self._rng
+
+    @rng.setter
+    def rng(self, rng: np.random.Generator | None) -> None:
+        self._rng = rng
 
     @abstractmethod
     def n_batches(self, n_obs: int) -> int:
