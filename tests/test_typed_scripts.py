@@ -12,6 +12,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from document_blocks import blocks_of
 
 ROOT = Path(__file__).parent.parent
@@ -116,6 +118,7 @@ def check_types(*paths: Path) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_scripts_of_users_pass_the_strict_mode(tmp_path: Path) -> None:
     scripts = write_scripts(tmp_path)
     assert len(scripts) > 4
@@ -125,6 +128,7 @@ def test_scripts_of_users_pass_the_strict_mode(tmp_path: Path) -> None:
     assert code == 0, output
 
 
+@pytest.mark.slow
 def test_a_wrong_name_of_a_parameter_is_found(tmp_path: Path) -> None:
     script = tmp_path / "wrong.py"
     script.write_text(WRONG, encoding="utf-8")

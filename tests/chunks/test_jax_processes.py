@@ -28,7 +28,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_anndata(tmp_path_factory.mktemp("data") / "a.zarr", NUM_ROWS)
 
 
-@pytest.mark.parametrize("shards", ["contiguous", "windows"])
+@pytest.mark.parametrize("shards", [pytest.param("contiguous", marks=pytest.mark.slow), "windows"])
 def test_two_jax_processes_have_disjoint_rows_that_cover_all(
     shards: str, data: Path, tmp_path: Path
 ) -> None:
@@ -86,7 +86,9 @@ def test_an_uninitialised_framework_is_an_error_that_names_the_call(
     assert f"call {remedy}" in told
 
 
-@pytest.mark.parametrize(("asked", "other"), [("torch", "jax"), ("jax", "torch")])
+@pytest.mark.parametrize(
+    ("asked", "other"), [pytest.param("torch", "jax", marks=pytest.mark.slow), ("jax", "torch")]
+)
 def test_asking_one_framework_imports_no_other(asked: str, other: str) -> None:
     imported = in_fresh_interpreter(
         "import sys\n"

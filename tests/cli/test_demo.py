@@ -40,6 +40,7 @@ def pids_in(folder: Path) -> list[int]:
     return found
 
 
+@pytest.mark.slow
 def test_the_demo_ends_with_every_sample_exactly_once(tmp_path: Path) -> None:
     folder = tmp_path / "demo"
     done = run("--folder", folder)

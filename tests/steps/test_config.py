@@ -49,7 +49,7 @@ def test_a_launcher_that_knows_of_several_processes_is_believed(
         steps.StepSchedulerConfig(global_batch_size=4).build(range(6), 1, 2)
 
 
-@pytest.mark.parametrize("room", ["steps", "torch"])
+@pytest.mark.parametrize("room", [pytest.param("steps", marks=pytest.mark.slow), "torch"])
 def test_ranks_that_no_launcher_started_are_no_strangers(room: str, tmp_path: Path) -> None:
     code = JOIN.format(room=room)
     jobs = [

@@ -163,7 +163,9 @@ def test_a_store_is_sent_to_workers_without_its_tokens(tmp_path: Path) -> None:
 def test_a_window_longer_than_the_file_is_refused(tmp_path: Path) -> None:
     path = bin_file(tmp_path / "t.bin", 10)
     assert TokenStore(path, 10).num_samples == 1
-    with pytest.raises(InvalidValueError, match=r"window=11 must be in \[1, 10\]; the number of tokens"):
+    with pytest.raises(
+        InvalidValueError, match=r"window=11 must be in \[1, 10\]; the number of tokens"
+    ):
         TokenStore(path, 11)
 
 

@@ -64,12 +64,14 @@ def report(sound: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, A
     return run_fuzz(sound, tmp_path_factory.mktemp("work") / "m.zarr", 150, seed=7)
 
 
+@pytest.mark.slow
 def test_random_damage_never_ends_the_process(report: dict[str, Any]) -> None:
     # Some damage cannot be seen, such as another value in a chunk without a checksum.
     assert report["counts"]["refused"] > 30
     assert report["counts"]["read"] > 10
 
 
+@pytest.mark.slow
 def test_random_damage_is_refused_as_such(report: dict[str, Any]) -> None:
     assert report["others"] == []
 

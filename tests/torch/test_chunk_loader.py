@@ -194,6 +194,7 @@ def test_persistent_workers_go_from_epoch_to_epoch(path: Path) -> None:
     assert expected[0] != expected[1]
 
 
+@pytest.mark.slow
 def test_spawned_workers_read_too(path: Path) -> None:
     store = open_anndata(path)
     next(iter(ChunkLoader(store, SequentialSampler(8, 4, 16))))

@@ -38,7 +38,7 @@ def answers(folder: Path, odd: str) -> list[str]:
         pytest.param(
             "batch_size", "batch_size is 5 on rank 1 and 4 on rank 0, 2", marks=pytest.mark.slow
         ),
-        ("state", "start is 3 on rank 1 and 0 on rank 0, 2"),
+        pytest.param("state", "start is 3 on rank 1 and 0 on rank 0, 2", marks=pytest.mark.slow),
         pytest.param(
             "chunks-seed",
             "plan.plan.plan.order.seed is 8 on rank 1 and 7 on rank 0, 2",
@@ -72,7 +72,7 @@ def test_every_rank_is_told_which_rank_is_odd_and_in_what(
         assert told in answer
 
 
-@pytest.mark.parametrize("odd", ["nothing", "chunks-nothing"])
+@pytest.mark.parametrize("odd", ["nothing", pytest.param("chunks-nothing", marks=pytest.mark.slow)])
 def test_ranks_that_agree_go_on(odd: str, tmp_path: Path) -> None:
     assert answers(tmp_path, odd) == ["received 3 batches"] * 3
 

@@ -46,6 +46,7 @@ def saved_step(checkpoint: Path) -> int:
     return int(json.loads(checkpoint.read_text())["step"]) if checkpoint.exists() else 0
 
 
+@pytest.mark.slow
 def test_killed_and_resized_runs_account_for_every_sample(tmp_path: Path) -> None:
     write_folder(tmp_path / "data", SIZES)
     first, second = tmp_path / "first.json", tmp_path / "second.json"

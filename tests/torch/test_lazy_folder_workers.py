@@ -85,7 +85,7 @@ def num_regions_mapped() -> int:
 # Batches.
 
 
-@pytest.mark.parametrize("kind", ["ours", "torch"])
+@pytest.mark.parametrize("kind", ["ours", pytest.param("torch", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("num_workers", "persistent"),
     [(0, False), (1, False), (2, False), (3, False), (1, True), (3, True)],
@@ -119,7 +119,8 @@ def test_our_loader_goes_to_the_next_epoch_by_itself(num_workers: int, folder: P
     assert check_batches(loader) == epoch_of(folder, 9)
 
 
-@pytest.mark.parametrize("kind", ["ours", pytest.param("torch", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["ours", "torch"])
 def test_spawned_workers_follow_epochs_and_states_too(kind: str, folder: Path) -> None:
     dataset = make_data(folder)
     loader = load(kind, dataset, 2, multiprocessing_context="spawn", persistent_workers=True)
@@ -132,7 +133,7 @@ def test_spawned_workers_follow_epochs_and_states_too(kind: str, folder: Path) -
     assert check_batches(loader) == epoch_of(folder, 0)[5:]
 
 
-@pytest.mark.parametrize("kind", ["ours", "torch"])
+@pytest.mark.parametrize("kind", ["ours", pytest.param("torch", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("persistent", [False, True])
 def test_more_workers_than_batches_is_fine(kind: str, persistent: bool, tmp_path: Path) -> None:
     write_folder(tmp_path / "data", [3, 2])
@@ -384,7 +385,7 @@ def test_what_the_dataset_decides_cannot_be_given_to_the_loader(folder: Path) ->
 # Memory.
 
 
-@pytest.mark.parametrize("kind", ["ours", "torch"])
+@pytest.mark.parametrize("kind", ["ours", pytest.param("torch", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("persistent", [False, True])
 def test_batches_stay_valid_while_all_are_held_and_after_the_workers_have_gone(
     kind: str, persistent: bool, folder: Path
@@ -548,7 +549,7 @@ def test_more_dicts_than_a_region_has_marks_for_arrive(tmp_path: Path) -> None:
         assert all(torch.equal(other["item"], batch[0]["item"]) for other in copies)
 
 
-@pytest.mark.parametrize("kind", ["ours", "torch"])
+@pytest.mark.parametrize("kind", ["ours", pytest.param("torch", marks=pytest.mark.slow)])
 def test_without_memfd_batches_are_the_same(
     kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -658,7 +659,7 @@ def test_a_loop_that_goes_on_after_an_error_gets_nothing_that_the_state_denies(
         assert ids == [2 * num_done - 2, 2 * num_done - 1], "the state tells of another batch"
 
 
-@pytest.mark.parametrize("kind", ["ours", "torch"])
+@pytest.mark.parametrize("kind", ["ours", pytest.param("torch", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("persistent", [False, True])
 def test_break_leaves_no_worker_behind(kind: str, persistent: bool, folder: Path) -> None:
     before = children()

@@ -148,7 +148,7 @@ def test_an_iterator_that_was_dropped_ends_its_workers_while_the_loader_lives_on
     assert history_of(loader.state_dict()) == [[2, 1, 4]]
 
 
-@pytest.mark.parametrize("start_method", ["fork", "spawn"])
+@pytest.mark.parametrize("start_method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_persistent_workers_follow_epochs_and_states(start_method: str) -> None:
     plain = make("distributed")
     expected = [batches_of(plain) for _ in range(3)]
