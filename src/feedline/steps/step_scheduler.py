@@ -140,13 +140,9 @@ class StepScheduler:
 
     def __repr__(self) -> str:
         end = "" if self._step_limit is None else f" of {self._step_limit:,}"
-        batches = several(self.grad_acc_steps, "batch", "batches")
-        samples = several(self.global_batch_size, "sample")
-        data = "no loader" if self._given_loader is None else type(self._given_loader).__name__
-        return (
-            f"<StepScheduler: step {self.step:,}{end}, epoch {self.epoch} of {self.num_epochs}, "
-            f"{batches} a step, {samples} on all ranks; {ranks_shown(self.peers)}; {data}>"
-        )
+        step = f"step {self.step:,}{end}, epoch {self.epoch} of {self.num_epochs}"
+        sizes = f"{several(self.grad_acc_steps, 'batch', 'batches')} a step"
+        return f"<StepScheduler: {step}, {sizes}; {ranks_shown(self.peers)}>"
 
     ckpt_every_steps = asked_of("cadence", "ckpt_every_steps", "The checkpoint interval, in steps.")
     val_every_steps = asked_of("cadence", "val_every_steps", "The validation interval, in steps.")
