@@ -68,7 +68,10 @@ def write_resized(folder: Path, *, left_out: int | None = None, **info: Any) -> 
     write_run(folder, rest, rest.num_batches, step=11, **info)
 
 
-@pytest.mark.parametrize("info", [SOURCES, {"num_samples": 350}, {}])
+@pytest.mark.parametrize(
+    "info",
+    [SOURCES, *(pytest.param(i, marks=pytest.mark.slow) for i in ({"num_samples": 350}, {}))],
+)
 def test_samples_may_come_as_often_as_the_plan_has_them(
     tmp_path: Path, info: dict[str, Any]
 ) -> None:

@@ -55,7 +55,7 @@ def kinds_and_tails(*tails: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(
         ("kind", "tail"),
         [
-            pytest.param(kind, tail, marks=[] if tail in ("drop", "even") else [pytest.mark.slow])
+            pytest.param(kind, tail, marks=[] if tail == "even" else [pytest.mark.slow])
             for kind in KINDS
             for tail in tails
         ],

@@ -204,7 +204,8 @@ def test_exact_lists_every_odd_rank_with_its_files_and_counts(
         if count != usual:
             files = files_by_definition(len(sizes), rank, world_size)
             listed = ", ".join(f"{names[file]}: {sizes[file]}" for file in files)
-            expected.append(f"rank {rank}: {count} samples, files: {listed or 'none'}")
+            samples = "sample" if count == 1 else "samples"
+            expected.append(f"rank {rank}: {count} {samples}, files: {listed or 'none'}")
     assert lines == expected
 
 

@@ -125,6 +125,7 @@ def test_an_order_stays_in_range_and_finds_every_place_again(
         assert place in at.find(index)
 
 
+@pytest.mark.slow
 @huge
 @pytest.mark.parametrize("make", ORDERS[2:], ids=lambda make: make.__name__)
 def test_the_last_windows_are_permuted_among_themselves(

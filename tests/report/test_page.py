@@ -59,7 +59,10 @@ def charts_of(report: Report) -> list[dict[str, Any]]:
     return [chart for panel in report.to_dict()["panels"] for chart in panel["charts"]]
 
 
-@pytest.mark.parametrize("kind", REPORTS)
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(k, marks=[pytest.mark.slow] if i % 3 else []) for i, k in enumerate(REPORTS)],
+)
 def test_everything_is_drawn_and_fits_at_any_width(
     kind: str, browser: Browser, made: dict[str, tuple[Report, Path]]
 ) -> None:

@@ -270,6 +270,7 @@ def test_data_in_order_is_said_to_be_in_order() -> None:
     assert "Windows" not in panel_of(report, "quality")["text"]
 
 
+@pytest.mark.slow
 def test_a_mixture_on_many_ranks_is_looked_at_in_fewer_places() -> None:
     sources = [{"name": str(n), "samples": 10**7, "weight": 1 + n % 7} for n in range(20)]
     report = of_config({"ranks": 512, "batch_size": 32, "data": {"mixture": sources}})
