@@ -17,8 +17,9 @@ from hypothesis import given
 
 import feedline
 from feedline.errors import FeedlineError, InvalidValueError, MissingDataError
-from feedline.store import Column
+from feedline.store import Column, open_anndata
 from store_formats import FORMATS, ids_in, open_format, write_formats
+from zarr_data import write_anndata
 
 NUM_SAMPLES = 40
 
@@ -219,3 +220,16 @@ def test_a_store_stays_with_its_data_when_the_working_directory_changes(
 def test_a_link_as_the_path_itself_is_followed(folder: Path, tmp_path: Path) -> None:
     os.symlink(folder / "table.parquet", tmp_path / "link.parquet")
     assert feedline.open(tmp_path / "link.parquet")[7]["x"] == 7
+
+
+def test_a_sparse_anndata_group_gives_dense_rows_and_its_obs(tmp_path: Path) -> None:
+    path = write_anndata(tmp_path / "cells.zarr", 30)
+    matrix = open_anndata(path)
+    expected = matrix.fetch([slice(0, 30)]).take(np.arange(30)).toarray()
+    assert expected.any()
+    store = feedline.open(path)
+    assert np.array_equal(store[:]["X"], expected)
+    assert np.array_equal(store[[7, 3, 7]]["X"], expected[[7, 3, 7]])
+    batches = list(feedline.DataLoader(store, 8, shuffle=True, seed=3))
+    rows = np.concatenate([batch["X"] for batch in batches])
+    assert np.array_equal(rows[np.lexsort(rows.T)], expected[np.lexsort(expected.T)])

@@ -13,6 +13,7 @@ import torch
 import feedline
 from feedline.errors import InvalidValueError, PlanMismatchError
 from feedline.torch import DataLoader, DistributedSampler
+from feedline.torch.shared_pass import SharedPass
 from loader_data import Ids
 
 NUM_SAMPLES = 100
@@ -236,3 +237,15 @@ def test_a_store_under_one_of_our_samplers_is_a_map_style_dataset(store: feedlin
     sampler = DistributedSampler(store, num_replicas=2, rank=1, shuffle=False)  # type: ignore[arg-type]
     batches = list(DataLoader(store, 25, sampler=sampler))
     assert ids(batches) == [list(range(1, 51, 2)), list(range(51, 100, 2))]
+
+
+def test_more_workers_than_can_be_told_apart_are_refused() -> None:
+    begin = SharedPass().begin_in_worker
+    assert begin(PLAN, 1, 8, 1, 255).num_batches == 12
+    with pytest.raises(InvalidValueError, match="worker=256 must be below 256"):
+        begin(PLAN, 1, 8, 1, 256)
+
+
+def test_an_empty_tail_is_not_the_default() -> None:
+    with pytest.raises(InvalidValueError, match="tail='' must be one of"):
+        DataLoader(Ids(NUM_SAMPLES), 8, tail="")

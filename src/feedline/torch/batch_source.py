@@ -136,8 +136,9 @@ def _of_feed(
     if transform is not None and samples.collate_fn is not None:
         raise InvalidValueError("collate_fn and transform do the same for a store; use one of them")
     changes = transform or samples.collate_fn
-    # What a worker changes travels by torch's own ways, which must not reuse a batch's memory.
-    dataset.lends_memory = changes is None
+    if changes is not None:
+        # What a worker changes travels by torch's own ways, which must not reuse a batch's memory.
+        dataset.lends_memory = False
     return BatchSource(
         dataset=dataset,
         sampler=dataset.batches,
@@ -178,7 +179,9 @@ def _own_sampler(dataset: Any, samples: SampleOptions) -> SampleSampler:
     order: Order = Sequential(num_samples=num_samples)
     if samples.shuffle:
         order = Shuffled(num_samples=num_samples, seed=0 if samples.seed is None else samples.seed)
-    tail = samples.tail or ("drop" if samples.drop_last else "pad")
+    tail = samples.tail
+    if tail is None:
+        tail = "drop" if samples.drop_last else "pad"
     return SampleSampler(
         SamplePlan(order=order, tail=check_choice("tail", tail, TAILS)),
         describe=partial(describe_dataset, dataset),

@@ -69,6 +69,11 @@ class SharedPass:
         `pass_number` is above 0, the same in all workers of one pass, and mostly another in each
         pass: it comes from a random seed, which users may set.
         """
+        if worker >= _MAX_WORKERS:
+            # Two workers in one slot would take each other for an earlier pass.
+            raise InvalidValueError(
+                f"worker={worker} must be below {_MAX_WORKERS}; use at most {_MAX_WORKERS} workers"
+            )
         words = self._words
         words[_IN_WORKERS] = 1
         sizes = {"world_size": world_size, "batch_size": batch_size, "epoch": self.epoch}
@@ -88,7 +93,7 @@ class SharedPass:
     def _is_next(self, pass_number: int, worker: int) -> bool:
         """Whether a pass in workers is the one that resumes."""
         words = self._words
-        slot = _PROCESSES + worker % _MAX_WORKERS
+        slot = _PROCESSES + worker
         # An earlier pass with the same number had another process for this worker.
         is_first_process = int(words[slot]) in (0, os.getpid())
         words[slot] = os.getpid()
