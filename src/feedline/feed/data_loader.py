@@ -137,9 +137,3 @@ class DataLoader(PlannedLoader):
         """Close the log and the store's open files."""
         super().close()
         self._feed.close()
-
-    def __enter__(self) -> DataLoader:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

@@ -139,12 +139,6 @@ class Feed(PlannedLoader):
         super().close()
         self.store.close()
 
-    def __enter__(self) -> Feed:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
 
 class FeedPass(Iterator[Item]):
     """One walk through the batches. Dropping it, or `close`, ends its threads.

@@ -9,7 +9,7 @@ from time import perf_counter
 from typing import Any
 
 from feedline.feed.passes import Pass
-from feedline.words import several
+from feedline.words import several, shown
 
 _MAX_CHARACTERS = 200
 
@@ -67,9 +67,7 @@ class NarratedBatches(Iterator[Any]):
 def _where(running: Pass) -> str:
     """Return a text with the plan, the ranks, the batches, the tail and the starting point."""
     segment = running.segment
-    plan = repr(getattr(segment.plan, "plan", segment.plan))
-    if len(plan) > _MAX_CHARACTERS:
-        plan = f"{plan[:_MAX_CHARACTERS]}…"
+    plan = shown(getattr(segment.plan, "plan", segment.plan), _MAX_CHARACTERS)
     size = segment.batch_size * running.batching.num_entries
     begun = "starts at its beginning"
     if segment.history or segment.num_done:

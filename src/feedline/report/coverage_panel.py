@@ -164,7 +164,7 @@ def mixture_panel(
         format="share",
     )
     total = max(1, sum(draws))
-    altogether = Bars(
+    overall = Bars(
         title="Altogether",
         note="The tick is the target share." if targets else "",
         names=names,
@@ -178,7 +178,7 @@ def mixture_panel(
     if num_others := len(trace.sources) - len(listed):
         one, many = "least frequent source is", "least frequent sources are"
         text += f" The {several(num_others, one, many)} not shown."
-    return Panel("mixture", "Mixture", text, [over_time, altogether])
+    return Panel("mixture", "Mixture", text, [over_time, overall])
 
 
 def _wanted(trace: Trace, group: Sequence[int], target: Target) -> Sequence[float]:

@@ -180,21 +180,23 @@ class FolderStore(Store):
     @lazy
     def part_digests(self) -> list[str]:
         """A digest for each file, or for each group of files if there are very many."""
-        stamps = [stamp_of(self._path_of(number)) for number in range(len(self.manifest))]
         if len(self.manifest) <= _MAX_PARTS:
-            digests = list(map(self._digest_part, range(len(self.manifest))))
+            found = list(map(self._digest_part, range(len(self.manifest))))
         else:
             with ThreadPoolExecutor(_NUM_DIGEST_THREADS) as threads:
-                digests = list(threads.map(self._digest_part, range(_MAX_PARTS)))
-        self._stamps = stamps
-        return digests
+                found = list(threads.map(self._digest_part, range(_MAX_PARTS)))
+        self._stamps = [stamp for _, stamps in found for stamp in stamps]
+        return [digest for digest, _ in found]
 
-    def _digest_part(self, part: int) -> str:
-        digests = []
+    def _digest_part(self, part: int) -> tuple[str, list[int]]:
+        """Return the digest of a part, and the stamp that each of its files had just before."""
+        digests, stamps = [], []
         for number in self._files_in(part):
+            path = self._path_of(number)
+            stamps.append(stamp_of(path))
             described = json.dumps(self.manifest.file(number).describe())
-            digests.append(_digest([described, digest_parts(self._path_of(number))]))
-        return digests[0] if len(self.manifest) <= _MAX_PARTS else _digest(digests)
+            digests.append(_digest([described, digest_parts(path)]))
+        return (digests[0] if len(self.manifest) <= _MAX_PARTS else _digest(digests)), stamps
 
     def _path_of(self, number: int) -> Path:
         return file_in(self.folder, self.manifest.file(number).path, may_be_folder=True)
@@ -204,16 +206,18 @@ class FolderStore(Store):
 
         A file that was only touched or copied has the same content, which is compared then.
         """
-        if not self._stamps or (stamp := stamp_of(path)) == self._stamps[number]:
+        if not self._stamps or stamp_of(path) == self._stamps[number]:
             return
         num_files = len(self.manifest)
         part = number if num_files <= _MAX_PARTS else _part_with(number, num_files)
-        if self._digest_part(part) != self.part_digests[part]:
+        digest, stamps = self._digest_part(part)
+        if digest != self.part_digests[part]:
             raise DamagedDataError(
                 f"{path}: was replaced while it was in use; restore it, or open the store again "
                 "and start a new run"
             )
-        self._stamps[number] = stamp
+        files = self._files_in(part)
+        self._stamps[files.start : files.stop] = stamps
 
     def describe_part(self, number: int) -> str:
         """Return the file, or the first and the last one, of a part."""

@@ -31,7 +31,7 @@ OUTPUTS = ("stored", "dense")
 class ChunkTensors(NamedTuple):
     """Rows of a matrix, the values of `obs` that go with them, and their numbers.
 
-    Values of `obs` that are no numbers, such as names, stay numpy arrays.
+    Values of `obs` that are not numbers, such as names, stay numpy arrays.
 
     Args:
         X: The rows.
