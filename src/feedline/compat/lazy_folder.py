@@ -11,7 +11,7 @@ from typing import Any
 
 from feedline.errors import DamagedDataError, InvalidValueError, check_choice, check_integer
 from feedline.feed import DataPlan, Peers, Reading, chunking_of
-from feedline.feed.reading import DEFAULT_BUDGET, DEFAULT_THREADS
+from feedline.feed.reading import DEFAULT_BUDGET
 from feedline.plan import FILE_STRATEGIES, FileSharesPlan, Plan, WindowPlan
 from feedline.plan.frozen import store
 from feedline.store import FolderStore
@@ -54,7 +54,7 @@ class FolderConfig:
     num_workers: int = 0
     project_root: str | os.PathLike[str] = "."
     preload: int = 1
-    num_threads: int = DEFAULT_THREADS
+    num_threads: int | str = "auto"
     memory_budget: int = DEFAULT_BUDGET
     verify: bool = False
 

@@ -12,7 +12,7 @@ from feedline.feed.loader import PlannedLoader
 from feedline.feed.logged import Recorder
 from feedline.feed.passes import Pass
 from feedline.feed.peers import Peers
-from feedline.feed.reading import DEFAULT_BUDGET, DEFAULT_THREADS
+from feedline.feed.reading import DEFAULT_BUDGET
 from feedline.feed.store_plans import plan_for_store
 from feedline.plan import Order, Plan
 from feedline.plan.seeds import Seed
@@ -44,7 +44,8 @@ class DataLoader(PlannedLoader):
             raises an error.
         transform: A function that is called with each batch and returns the batch to deliver.
         with_mask: Yield `(batch, is_real)` pairs. `is_real` is False where a sample is padding.
-        num_threads: The number of threads that read ahead; 0 reads in the loop's thread.
+        num_threads: The number of threads that read ahead; 0 reads in the loop's thread. `"auto"`
+            is the cores of this process, divided by the ranks on this machine.
         memory_budget: Bytes that the batches read ahead or in use may take.
         num_replicas: The number of ranks; by default that of the process group, else 1.
         rank: The rank of this process; by default that in the process group, else 0.
@@ -80,7 +81,7 @@ class DataLoader(PlannedLoader):
         tail: str | None = None,
         transform: Callable[[Arrays], Any] | None = None,
         with_mask: bool = False,
-        num_threads: int = DEFAULT_THREADS,
+        num_threads: int | str = "auto",
         memory_budget: int = DEFAULT_BUDGET,
         num_replicas: int | None = None,
         rank: int | None = None,

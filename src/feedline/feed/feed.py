@@ -17,7 +17,7 @@ from feedline.feed.loader import Log, PlannedLoader
 from feedline.feed.passes import Pass
 from feedline.feed.peers import Peers
 from feedline.feed.position import Position
-from feedline.feed.reading import DEFAULT_BUDGET, DEFAULT_THREADS, Reading, Slab, Slabs, read_slabs
+from feedline.feed.reading import DEFAULT_BUDGET, Reading, Slab, Slabs, read_slabs
 from feedline.feed.shown import pass_shown
 from feedline.plan import Plan
 from feedline.store import Store
@@ -64,7 +64,8 @@ class Feed(PlannedLoader):
         batch_size: The number of samples in a batch.
         world_size: The number of ranks; by default that of the process group, else 1.
         rank: The rank that these batches are for; by default that in the process group, else 0.
-        num_threads: How many threads read ahead; 0 reads in the consumer's own thread.
+        num_threads: How many threads read ahead; 0 reads in the consumer's own thread. `"auto"` is
+            the cores of this process, divided by the ranks on this machine.
         memory_budget: How many bytes the batches that are read ahead or in use may take.
         log: A folder for a log of every batch, for `feedline audit`; or a recorder.
         process_group: The group of ranks that get different data, if not all.
@@ -95,7 +96,7 @@ class Feed(PlannedLoader):
         batch_size: int,
         world_size: int | None = None,
         rank: int | None = None,
-        num_threads: int = DEFAULT_THREADS,
+        num_threads: int | str = "auto",
         memory_budget: int = DEFAULT_BUDGET,
         log: Log = None,
         process_group: Any | None = None,
@@ -129,9 +130,7 @@ class Feed(PlannedLoader):
 
     def read(self, running: Pass, make: Callable[[FedBatch], Item]) -> FeedPass[Item]:
         """Return the batches of a pass, each as `make` makes it."""
-        slabs = read_slabs(
-            self.store, self._chunking, running.segment, running.rank, running.start, self._reading
-        )
+        slabs = read_slabs(self.store, self._chunking, running, self._reading)
         return FeedPass(slabs, running, self.store, make)
 
     def close(self) -> None:

@@ -7,21 +7,18 @@ A slab is memory that many rows are gathered into at once, delivered batch by ba
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import pairwise
+from threading import local
 
 import numpy as np
 from numpy.typing import NDArray
 
 from feedline.errors import FeedlineError, StoreError
-from feedline.plan import Chunking, EqualChunks, UnequalChunks
+from feedline.feed.slab_jobs import SlabJob, cut
+from feedline.plan import Block, Chunking, EqualChunks, UnequalChunks
 from feedline.store import Store
 from feedline.store.columns import Arrays, Column
-from feedline.store.gather import scatter
+from feedline.store.gather import as_items
 
-# Rows of one chunk that follow each other are read in place; shorter runs are sorted by chunk,
-# read together and then spread, in portions that stay in a core's own cache.
-_MEAN_RUN = 16
-_PORTION_BYTES = 2**20
 _ALIGNMENT = 64
 
 
@@ -50,56 +47,75 @@ def gather_samples(
         indices: Which samples.
         arrays: What they are written to, column by column.
     """
-    if not len(indices):
+    if len(indices):
+        bounds = np.array([0, len(indices)])
+        (job,) = cut(Block(first=0, indices=indices, bounds=bounds), chunking, 1)
+        gather(store, job, arrays, Scratch())
+
+
+class Scratch:
+    """Memory that a thread gathers rows into before it puts them in order; one for each thread."""
+
+    def __init__(self) -> None:
+        self._of_thread = local()
+
+    def arrays(self, like: Arrays) -> Arrays:
+        """Return arrays of the same shapes and types as others, with any contents."""
+        columns = {n: Column(n, a.dtype.name, a.shape[1:]) for n, a in like.items()}
+        num_rows = len(next(iter(like.values())))
+        num_bytes = bytes_for(columns, num_rows)
+        memory: NDArray[np.uint8] | None = getattr(self._of_thread, "memory", None)
+        if memory is None or len(memory) < num_bytes:
+            memory = self._of_thread.memory = np.empty(num_bytes, np.uint8)
+        return arrays_in(memory, columns, num_rows)
+
+
+def gather(store: Store, job: SlabJob, arrays: Arrays, scratch: Scratch) -> None:
+    """Write the samples of a job to `arrays`.
+
+    Args:
+        store: Where the samples are.
+        job: Which rows of which chunks.
+        arrays: What they are written to, column by column.
+        scratch: Memory for rows that are not in order yet.
+    """
+    if not arrays:
         return
-    chunks, rows = chunking.rows_of(indices)
-    starts = np.flatnonzero(chunks[1:] != chunks[:-1]) + 1
-    if len(indices) >= _MEAN_RUN * len(starts):
-        edges = [0, *starts.tolist(), len(indices)]
-        for first, end in pairwise(edges):
-            part = {name: array[first:end] for name, array in arrays.items()}
-            _read(store, int(chunks[first]), rows[first:end], part)
-        return
-    order = np.argsort(chunks, kind="stable")
-    sorted_chunks = chunks[order]
-    edges = [0, *(np.flatnonzero(np.diff(sorted_chunks)) + 1).tolist(), len(indices)]
-    portion = _Portion(arrays)
-    for first, end in pairwise(edges):
-        chunk = int(sorted_chunks[first])
-        for start in range(first, end, portion.num_rows):
-            places = order[start : min(start + portion.num_rows, end)]
-            part = portion.arrays(len(places))
-            _read(store, chunk, rows[places], part)
-            for name, array in part.items():
-                scatter(array, arrays[name], places)
+    out = arrays if job.places is None else scratch.arrays(arrays)
+    _read_runs(store, job, out)
+    if job.places is not None:
+        for name, array in arrays.items():
+            if array.size:
+                as_items(out[name]).take(job.places, out=as_items(array), mode="clip")
 
 
-class _Portion:
-    """Memory for a few rows, used again and again."""
+def _read_runs(store: Store, job: SlabJob, out: Arrays) -> None:
+    """Read the rows of each run, one run after another."""
+    rows = job.rows
+    # A store of the user's own may have `read` only.
+    sources_of = getattr(store, "row_sources", _none)
+    items = {name: as_items(array) for name, array in out.items() if array.size}
+    for chunk, first, end in job.runs:
+        try:
+            sources = sources_of(chunk)
+            if sources is None:
+                part = {name: array[first:end] for name, array in out.items()}
+                store.read(chunk, rows[first:end], out=part)
+                continue
+            for name, into in items.items():
+                sources[name].take(rows[first:end], into[first:end])
+        except StoreError as error:
+            where = store.describe_row(chunk, int(rows[first]))
+            raise type(error)(f"{error} (while reading {where})") from error
+        except FeedlineError:
+            raise
+        except (OSError, ValueError) as error:
+            where = store.describe_row(chunk, int(rows[first]))
+            raise StoreError(f"{where}: cannot be read ({error})") from error
 
-    def __init__(self, arrays: Arrays) -> None:
-        row_bytes = sum(array[:1].nbytes for array in arrays.values())
-        self.num_rows = max(1, _PORTION_BYTES // max(row_bytes, 1))
-        self._arrays = {
-            name: np.empty((self.num_rows, *array.shape[1:]), array.dtype)
-            for name, array in arrays.items()
-        }
 
-    def arrays(self, num_rows: int) -> Arrays:
-        return {name: array[:num_rows] for name, array in self._arrays.items()}
-
-
-def _read(store: Store, chunk: int, rows: NDArray[np.int64], out: Arrays) -> None:
-    try:
-        store.read(chunk, rows, out=out)
-    except StoreError as error:
-        where = store.describe_row(chunk, int(rows[0]))
-        raise type(error)(f"{error} (while reading {where})") from error
-    except FeedlineError:
-        raise
-    except (OSError, ValueError) as error:
-        where = store.describe_row(chunk, int(rows[0]))
-        raise StoreError(f"{where}: cannot be read ({error})") from error
+def _none(chunk: int) -> None:
+    return None
 
 
 def layout_of(columns: Mapping[str, Column], num_rows: int) -> dict[str, tuple[int, int]]:

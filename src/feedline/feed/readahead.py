@@ -1,4 +1,4 @@
-"""Reading ahead in several threads: ordered results, a bounded number of jobs."""
+"""Working ahead in threads: jobs made in blocks, and their results in order."""
 
 from __future__ import annotations
 
@@ -6,10 +6,40 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
+
+
+class MadeAhead(Iterator[Job]):
+    """Jobs that are made in blocks: the next block is made in a thread while this one is used.
+
+    Args:
+        blocks: The jobs, block by block.
+        in_thread: Whether there is a thread; without one, a block is made when it is needed.
+    """
+
+    def __init__(self, blocks: Iterator[list[Job]], *, in_thread: bool) -> None:
+        self._blocks = blocks
+        self._in_thread = in_thread
+        self._ready: deque[Job] = deque()
+        self._next: Future[list[Job]] | None = None
+        self._thread: ThreadPoolExecutor | None = None
+
+    def __next__(self) -> Job:
+        while not self._ready:
+            # The first block, which is small, is made at once.
+            block = next(self._blocks, []) if self._next is None else self._next.result()
+            self._next = None
+            if not block:
+                raise StopIteration
+            self._ready.extend(block)
+            if self._in_thread:
+                if self._thread is None:
+                    self._thread = _threads_of(self, 1, "feedline-reader-order")
+                self._next = self._thread.submit(next, self._blocks, [])
+        return self._ready.popleft()
 
 
 class ReadAhead(Generic[Job, Result]):
@@ -37,8 +67,6 @@ class ReadAhead(Generic[Job, Result]):
         self._num_ahead = num_ahead if num_threads else 0
         self._waiting: deque[tuple[Job, Future[Result] | None]] = deque()
         self._threads: ThreadPoolExecutor | None = None
-        # Not `__del__`: that may come when the interpreter has begun to take itself apart.
-        self._end_threads: Callable[[], Any] = lambda: None
         self._num_threads = num_threads
         self._failed: BaseException | None = None
         self._has_begun = False
@@ -94,8 +122,9 @@ class ReadAhead(Generic[Job, Result]):
             if future is not None:
                 future.cancel()
         self._waiting.clear()
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
         self._threads = None
-        self._end_threads()
 
     def _submit(self) -> None:
         num_wanted = max(self._num_ahead, 1) if self._has_begun else 1
@@ -109,7 +138,13 @@ class ReadAhead(Generic[Job, Result]):
         if not self._num_ahead or not self._has_begun:
             return None
         if self._threads is None:
-            self._threads = ThreadPoolExecutor(self._num_threads, "feedline-reader")
-            end = self._threads.shutdown
-            self._end_threads = weakref.finalize(self, end, wait=False, cancel_futures=True)
+            self._threads = _threads_of(self, self._num_threads, "feedline-reader")
         return self._threads.submit(self._work, job)
+
+
+def _threads_of(owner: object, num_threads: int, name: str) -> ThreadPoolExecutor:
+    """Return threads that end when their owner is dropped."""
+    threads = ThreadPoolExecutor(num_threads, name)
+    # Not `__del__`: that may come when the interpreter has begun to take itself apart.
+    weakref.finalize(owner, threads.shutdown, wait=False, cancel_futures=True)
+    return threads

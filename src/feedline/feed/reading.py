@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from feedline.errors import InvalidValueError, check_integer
-from feedline.feed.blocks import BlocksAhead
-from feedline.feed.gathering import arrays_in, bytes_for, gather_samples
-from feedline.feed.readahead import ReadAhead
-from feedline.plan import Block, Chunking, Segment
+from feedline.feed.gathering import Scratch, arrays_in, bytes_for, gather
+from feedline.feed.passes import Pass
+from feedline.feed.readahead import MadeAhead, ReadAhead
+from feedline.feed.slab_jobs import SlabJob, cut, slab_jobs
+from feedline.plan import Block, Chunking
 from feedline.store import Store
 from feedline.store.columns import Arrays
 from feedline.store.pool import SlabPool
 from feedline.words import one_line
 
 DEFAULT_BUDGET = 48 * 2**20
-# One is enough to keep a disk busy, and the consumer helps instead of waiting.
-DEFAULT_THREADS = 1
 _MAX_SLAB_BYTES = 2**23
 _MAX_SLAB_ROWS = 2**15
-# Blocks that touch more chunks than this are spread over the data: reading ahead does not help.
+# More do not help: they would wait for the memory, and for each other.
+_MAX_THREADS = 12
+# Jobs that touch more chunks than this are spread over the data: reading ahead does not help.
 _MAX_CHUNKS = 64
+
+Result = TypeVar("Result", covariant=True)
 
 
 @one_line
@@ -40,7 +45,44 @@ class Slab(NamedTuple):
     arrays: Arrays
 
 
-Slabs = ReadAhead[tuple[int, int], Slab]
+Slabs = ReadAhead[SlabJob, Slab]
+
+
+class SlabSink(Protocol[Result]):
+    """Where slabs are read into, and what becomes of them; threads call it at the same time."""
+
+    def take(self, num_bytes: int) -> NDArray[np.uint8]:
+        """Return memory that nobody uses."""
+
+    def finish(self, slab: Slab, memory: NDArray[np.uint8]) -> Result:
+        """Return what the consumer gets of a slab that was read into `memory`."""
+
+    def drop(self, memory: NDArray[np.uint8]) -> None:
+        """Take back memory whose slab could not be read."""
+
+
+class HostSlabs:
+    """Slabs in ordinary memory, which is used again when the consumer has dropped them.
+
+    Args:
+        sizes: How large slabs are.
+        reading: How many threads read ahead.
+    """
+
+    def __init__(self, sizes: SlabSizes, reading: Reading) -> None:
+        max_free = max(1, min(sizes.num_slabs, reading.count + 4))
+        self._pool = SlabPool(sizes.num_bytes, max_free=max_free)
+
+    def take(self, num_bytes: int) -> NDArray[np.uint8]:
+        """Return memory that nobody uses."""
+        return self._pool.take(num_bytes)
+
+    def finish(self, slab: Slab, memory: NDArray[np.uint8]) -> Slab:
+        """Return the slab."""
+        return slab
+
+    def drop(self, memory: NDArray[np.uint8]) -> None:
+        """Do nothing: memory goes back to the pool by itself."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,48 +91,58 @@ class Reading:
 
     Args:
         num_threads: The number of threads that read ahead; 0 reads in the consumer's thread.
+            `"auto"` is the cores of this process, divided by the ranks on this machine.
         memory_budget: Bytes that all slabs may take together: those being read, waiting or in use.
             Batches that the consumer keeps for longer are not counted.
     """
 
-    num_threads: int = DEFAULT_THREADS
+    num_threads: int | str = "auto"
     memory_budget: int = DEFAULT_BUDGET
 
     def __post_init__(self) -> None:
-        check_integer("num_threads", self.num_threads, 0, 1024)
+        if self.num_threads != "auto":
+            check_integer("num_threads", self.num_threads, 0, 1024)
         check_integer("memory_budget", self.memory_budget, 1)
 
+    @property
+    def count(self) -> int:
+        """The number of threads that read ahead."""
+        return auto_threads() if isinstance(self.num_threads, str) else self.num_threads
 
-def read_slabs(
-    store: Store, chunking: Chunking, segment: Segment, rank: int, start: int, reading: Reading
-) -> Slabs:
-    """Return an iterator over the batches of `rank` from `start` on, in slabs.
+
+def auto_threads() -> int:
+    """Return the number of threads that use this rank's share of the cores.
+
+    One core is left to the training loop, which reads too instead of waiting.
+    """
+    try:
+        num_cores = len(os.sched_getaffinity(0))
+    except AttributeError:  # not on macOS and Windows
+        num_cores = os.cpu_count() or 1
+    ranks = os.environ.get("LOCAL_WORLD_SIZE", "1")
+    num_ranks = int(ranks) if ranks.isdecimal() and int(ranks) else 1
+    return max(1, min(_MAX_THREADS, num_cores // num_ranks - 1))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlabSizes:
+    """How large slabs are, and how many of them the budget allows.
 
     Args:
-        store: Where the samples are.
-        chunking: How they are cut into chunks.
-        segment: What is left of the epoch.
-        rank: The rank whose batches these are.
-        start: The number of the first batch.
-        reading: How many threads read ahead, within which memory.
-
-    Examples:
-        >>> import numpy as np, tempfile
-        >>> from feedline.feed import chunking_of
-        >>> from feedline.plan import SamplePlan, Sequential
-        >>> from feedline.store import FolderStore, pack
-        >>> folder = tempfile.TemporaryDirectory()
-        >>> _ = pack({"x": np.arange(10)}, f"{folder.name}/data", chunk_samples=4)
-        >>> store = FolderStore(f"{folder.name}/data")
-        >>> plan = SamplePlan(order=Sequential(num_samples=10))
-        >>> segment = plan.segment(world_size=1, batch_size=5)
-        >>> slabs = read_slabs(store, chunking_of(store), segment, 0, 0, Reading())
-        >>> [slab.arrays["x"].tolist() for slab in slabs]
-        [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
-        >>> folder.cleanup()
+        num_batches: The number of batches in a full slab.
+        num_bytes: The bytes of a full slab.
+        num_slabs: The number of slabs that may be read, waiting or in use.
     """
+
+    num_batches: int
+    num_bytes: int
+    num_slabs: int
+
+
+def slab_sizes(store: Store, running: Pass, reading: Reading) -> SlabSizes:
+    """Return the sizes of the slabs of a pass, or raise if the budget is below one batch."""
     columns = store.columns
-    batch_size = segment.plan.largest_batch(segment.batch_size)
+    batch_size = running.segment.plan.largest_batch(running.segment.batch_size)
     batch_bytes = bytes_for(columns, batch_size)
     budget = reading.memory_budget
     if batch_bytes > budget:
@@ -98,59 +150,107 @@ def read_slabs(
             f"memory_budget={budget} must be at least {batch_bytes}, the bytes of one batch of "
             f"{batch_size}; use a smaller batch or a larger budget"
         )
-    slab_bytes = max(batch_bytes, min(_MAX_SLAB_BYTES, budget // (reading.num_threads + 4)))
+    # Besides its slab, each thread has memory in which rows are put in order.
+    slab_bytes = max(batch_bytes, min(_MAX_SLAB_BYTES, budget // (2 * reading.count + 4)))
     num_most = max(1, slab_bytes // max(batch_bytes, 1))
     num_most = min(num_most, max(1, _MAX_SLAB_ROWS // batch_size))
     slab_bytes = bytes_for(columns, num_most * batch_size)
-    # One slab is in the consumer's hands, and the one before it may still be.
-    num_slabs = budget // max(slab_bytes, 1)
-    pool = SlabPool(slab_bytes, max_free=max(1, min(num_slabs, reading.num_threads + 4)))
-
-    blocks = BlocksAhead(segment, rank, _Prefetch(store, chunking).announce)
-
-    def read(job: tuple[int, int]) -> Slab:
-        block = blocks.part(*job)
-        num_rows = len(block.indices)
-        arrays = arrays_in(pool.take(bytes_for(columns, num_rows)), columns, num_rows)
-        gather_samples(store, chunking, block.indices, arrays)
-        return Slab(block, arrays)
-
-    return ReadAhead(
-        _jobs(start, segment.num_batches, num_most),
-        read,
-        lambda job: [(number, number + 1) for number in range(*job)],
-        num_threads=reading.num_threads,
-        num_ahead=max(0, min(num_slabs - 2, reading.num_threads + 2)),
+    return SlabSizes(
+        num_batches=num_most, num_bytes=slab_bytes, num_slabs=budget // max(slab_bytes, 1)
     )
 
 
-def _jobs(start: int, stop: int, num_most: int) -> Iterator[tuple[int, int]]:
-    """Yield ranges of batches: one batch at first, so that it comes soon, then more and more."""
-    count = 1
-    while start < stop:
-        end = min(start + count, stop)
-        yield start, end
-        start = end
-        count = min(2 * count, num_most)
+def read_slabs(store: Store, chunking: Chunking, running: Pass, reading: Reading) -> Slabs:
+    """Return an iterator over the batches of a pass, in slabs.
+
+    Args:
+        store: Where the samples are.
+        chunking: How they are cut into chunks.
+        running: The pass.
+        reading: How many threads read ahead, within which memory.
+
+    Examples:
+        >>> import numpy as np, tempfile
+        >>> from feedline.feed import Batching, chunking_of
+        >>> from feedline.plan import SamplePlan, Sequential
+        >>> from feedline.store import FolderStore, pack
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> _ = pack({"x": np.arange(10)}, f"{folder.name}/data", chunk_samples=4)
+        >>> store = FolderStore(f"{folder.name}/data")
+        >>> plan = SamplePlan(order=Sequential(num_samples=10))
+        >>> running = Pass(plan.segment(world_size=1, batch_size=5), 0, Batching())
+        >>> slabs = read_slabs(store, chunking_of(store), running, Reading())
+        >>> [slab.arrays["x"].tolist() for slab in slabs]
+        [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
+        >>> folder.cleanup()
+    """
+    sizes = slab_sizes(store, running, reading)
+    # One slab is in the consumer's hands, and the one before it may still be.
+    num_ahead = max(0, min(sizes.num_slabs - 2, reading.count + 2))
+    sink = HostSlabs(sizes, reading)
+    return read_into(sink, store, chunking, running, reading, sizes, num_ahead)
 
 
-class _Prefetch:
-    """Tells the store which chunks a block needs, if they were not needed recently."""
+def read_into(
+    sink: SlabSink[Result],
+    store: Store,
+    chunking: Chunking,
+    running: Pass,
+    reading: Reading,
+    sizes: SlabSizes,
+    num_ahead: int,
+    start: int | None = None,
+) -> ReadAhead[SlabJob, Result]:
+    """Return what a sink makes of each slab of a pass.
 
-    def __init__(self, store: Store, chunking: Chunking) -> None:
-        self._store = store
-        self._chunking = chunking
-        self._announced: dict[int, None] = {}
+    Args:
+        sink: Where slabs are read into.
+        store: Where the samples are.
+        chunking: How they are cut into chunks.
+        running: The pass.
+        reading: How many threads read ahead.
+        sizes: How large slabs are.
+        num_ahead: The number of slabs that are read ahead.
+        start: The batch to begin at; by default the first one of the pass.
+    """
+    columns = store.columns
+    scratch = Scratch()
 
-    def announce(self, block: Block) -> None:
-        """Tell the store about the chunks of a block, in the order in which they are needed."""
-        chunks, _ = self._chunking.rows_of(block.indices)
-        starts = np.flatnonzero(chunks[1:] != chunks[:-1]) + 1
-        if not len(chunks) or len(starts) > _MAX_CHUNKS:
-            return
-        for chunk in [int(chunks[0]), *chunks[starts].tolist()]:
-            if chunk not in self._announced:
-                self._announced[chunk] = None
-                self._store.prefetch(chunk)
-        while len(self._announced) > 2 * _MAX_CHUNKS:
-            self._announced.pop(next(iter(self._announced)), None)
+    def read(job: SlabJob) -> Result:
+        num_rows = len(job.rows)
+        memory = sink.take(bytes_for(columns, num_rows))
+        try:
+            arrays = arrays_in(memory, columns, num_rows)
+            gather(store, job, arrays, scratch)
+        except BaseException:
+            sink.drop(memory)
+            raise
+        return sink.finish(Slab(job.block, arrays), memory)
+
+    first = running.start if start is None else start
+    blocks = slab_jobs(running.segment, running.rank, first, chunking, sizes.num_batches)
+    return ReadAhead(
+        MadeAhead(_announced(blocks, store), in_thread=reading.count > 0 and num_ahead > 0),
+        read,
+        lambda job: cut(job.block, chunking, 1),
+        num_threads=reading.count,
+        num_ahead=num_ahead,
+    )
+
+
+def _announced(blocks: Iterator[list[SlabJob]], store: Store) -> Iterator[list[SlabJob]]:
+    """Yield blocks; tell the store which chunks they need, if these were not needed recently.
+
+    Nothing may delay the first block, which is not announced.
+    """
+    announced: dict[int, Any] = {}
+    yield from [block for block in [next(blocks, None)] if block]
+    for block in blocks:
+        needed = dict.fromkeys(chunk for job in block for chunk in job.chunks)
+        if len(needed) <= _MAX_CHUNKS:
+            for chunk in needed.keys() - announced.keys():
+                store.prefetch(chunk)
+            announced = {**announced, **needed}
+        while len(announced) > 2 * _MAX_CHUNKS:
+            announced.pop(next(iter(announced)))
+        yield block

@@ -6,7 +6,7 @@ import copy
 import hashlib
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import chain
@@ -29,6 +29,7 @@ from feedline.store.checksums import check_file, digest_parts
 from feedline.store.chunk import OpenChunk, OpenChunks, max_open_files
 from feedline.store.columns import Arrays, Column, check_columns, make_out
 from feedline.store.formats import is_grouped, open_chunk
+from feedline.store.gather import RowSource
 from feedline.store.manifest import ChunkFile, Manifest, read_manifest
 from feedline.store.paths import file_in, files_of, stamp_of
 from feedline.store.protocol import Store, check_rows
@@ -262,6 +263,12 @@ class FolderStore(Store):
         for name in self.columns:
             source.rows[name].gather(rows, out[name])
         return out
+
+    def row_sources(self, chunk: int) -> Mapping[str, RowSource] | None:
+        """Return the columns of a chunk; None if a subclass reads in its own way."""
+        if type(self).read is not FolderStore.read:
+            return None
+        return self._open_chunks.get(chunk).rows
 
     def describe_row(self, chunk: int, row: int) -> str:
         """Return the file and the row in it."""

@@ -26,22 +26,43 @@ class RowSource:
         self._array = array
         self._items = _rows_as_items(array)
 
+    @property
+    def whole(self) -> NDArray[np.uint8] | None:
+        """The bytes of all rows one after another; None if they do not lie like that."""
+        items = self._items
+        if items is None or not items.flags.c_contiguous:
+            return None
+        return items.view(np.uint8)
+
     def gather(self, rows: NDArray[np.int64], out: NDArray[Any]) -> None:
         """Write the rows to `out`, which is C-contiguous; they are known to be in range."""
+        if out.size:
+            self.take(rows, as_items(out))
+
+    def take(self, rows: NDArray[np.int64], out: NDArray[Any]) -> None:
+        """Write the rows to `out`, which has one opaque item for each of them."""
         items = self._items
-        if not out.size:
-            return
         if items is None:
-            np.copyto(out, self._array[rows])
+            array = self._array
+            np.copyto(out.view(array.dtype).reshape(len(out), *array.shape[1:]), array[rows])
         elif items.flags.c_contiguous:
             # Any other mode copies the result once more.
-            items.take(rows, out=_items_of(out, items.dtype), mode="clip")
+            items.take(rows, out=out, mode="clip")
         else:
             # numpy's take would first copy the whole source.
-            into = _items_of(out, items.dtype)
             step = max(1, _BYTES_AT_ONCE // items.dtype.itemsize)
             for first in range(0, len(rows), step):
-                into[first : first + step] = items[rows[first : first + step]]
+                out[first : first + step] = items[rows[first : first + step]]
+
+
+def as_items(array: NDArray[Any]) -> NDArray[Any]:
+    """Return a C-contiguous array with one opaque item for each row, which has at least a byte.
+
+    Examples:
+        >>> as_items(np.zeros((5, 3), np.int32)).dtype.itemsize
+        12
+    """
+    return array.reshape(-1).view(np.dtype((np.void, array.nbytes // len(array))))
 
 
 def scatter(source: NDArray[Any], out: NDArray[Any], places: NDArray[np.int64]) -> None:
@@ -54,8 +75,7 @@ def scatter(source: NDArray[Any], out: NDArray[Any], places: NDArray[np.int64]) 
         [8, 0, 7, 0]
     """
     if source.size:
-        item = np.dtype((np.void, source[:1].nbytes))
-        _items_of(out, item)[places] = _items_of(source, item)
+        as_items(out)[places] = as_items(source)
 
 
 class _Interface:
@@ -78,7 +98,3 @@ def _rows_as_items(array: NDArray[Any]) -> NDArray[Any] | None:
     if not row_bytes or (len(array) and not array[0].flags.c_contiguous):
         return None
     return np.asarray(_Interface(array, row_bytes))
-
-
-def _items_of(array: NDArray[Any], item: np.dtype[Any]) -> NDArray[Any]:
-    return array.reshape(-1).view(item)

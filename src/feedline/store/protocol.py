@@ -19,6 +19,7 @@ from feedline.store.access import (
     walk,
 )
 from feedline.store.columns import Arrays, Column
+from feedline.store.gather import RowSource
 from feedline.words import shortened
 
 
@@ -50,6 +51,13 @@ class Store(Protocol):
 
     def describe_row(self, chunk: int, row: int) -> str:
         """Return the origin of a row, for messages."""
+
+    def row_sources(self, chunk: int) -> Mapping[str, RowSource] | None:
+        """Return the columns of a chunk that is an array in memory or in a mapped file.
+
+        Rows are then copied from there, without `read`. None means that `read` must be called.
+        """
+        return None
 
     def prefetch(self, chunk: int) -> None:
         """Announce that a chunk will be read soon. This must not block."""

@@ -20,6 +20,7 @@ from feedline.steps import StepScheduler, StepSchedulerConfig
 from feedline.torch.buckets import BucketBatchSampler
 from feedline.torch.calculator import BucketCalculator
 from feedline.torch.chunk_loader import ChunkLoader, ChunkTensors
+from feedline.torch.device.on_device import OnDevice, to_device
 from feedline.torch.feed_dataset import FeedDataset
 from feedline.torch.loader import DataLoader
 from feedline.torch.mixture_dataset import MixtureDataset
@@ -63,6 +64,7 @@ __all__ = [
     "MixtureDataset",
     "MixtureSampler",
     "MultiresolutionDataset",
+    "OnDevice",
     "Peers",
     "PlanSampler",
     "SampleSampler",
@@ -72,4 +74,5 @@ __all__ = [
     "StepSchedulerConfig",
     "TorchPeers",
     "shield_worker",
+    "to_device",
 ]

@@ -9,9 +9,12 @@ from typing import Any
 
 from feedline.errors import InvalidValueError, check_choice, check_integer
 from feedline.feed import Batching, DataPlan, RankOptions, Reading
+from feedline.feed.reading import DEFAULT_BUDGET
 from feedline.feed.store_plans import TAILS, plan_for_store, plan_given
 from feedline.plan import Order, Plan, SamplePlan, Sequential, Shuffled
 from feedline.store import Store, is_store
+from feedline.torch.device.feeder import DEVICE_BUDGET, PINNED_BUDGET, Feeder
+from feedline.torch.device.link import Link
 from feedline.torch.feed_dataset import FeedDataset
 from feedline.torch.loader_arguments import (
     as_is,
@@ -52,14 +55,29 @@ class StoreOptions:
 
     window: int | str | None
     transform: Callable[[Any], Any] | None
-    num_threads: int | None
+    num_threads: int | str | None
     memory_budget: int | None
+    device: Any
+    device_budget: int | None
 
     @property
     def reading(self) -> Reading:
         """How the store is read."""
-        given = {"num_threads": self.num_threads, "memory_budget": self.memory_budget}
-        return Reading(**{name: value for name, value in given.items() if value is not None})
+        budget = DEFAULT_BUDGET if self.device is None else PINNED_BUDGET
+        return Reading(
+            num_threads="auto" if self.num_threads is None else self.num_threads,
+            memory_budget=budget if self.memory_budget is None else self.memory_budget,
+        )
+
+    def feeder(self, reading: Reading, num_workers: int) -> Feeder | None:
+        """Return the way to the device; None if batches come from workers, or stay here."""
+        if self.device_budget is not None and (self.device is None or num_workers):
+            reason = "num_workers=0" if num_workers else "a device"
+            raise InvalidValueError(f"device_budget={self.device_budget!r:.80} needs {reason}")
+        if self.device is None or num_workers:
+            return None
+        budget = DEVICE_BUDGET if self.device_budget is None else self.device_budget
+        return Feeder(self.device, reading, budget)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,8 +96,16 @@ class BatchSource:
     torch_batch_sampler: Any = None
     drop_last: bool = False
 
+    @property
+    def link(self) -> Link | None:
+        """The way to the device, if the dataset makes its batches there."""
+        feeder = getattr(self.dataset, "feeder", None)
+        return None if feeder is None else feeder.link
 
-def batch_source(dataset: Any, samples: SampleOptions, store: StoreOptions) -> BatchSource:
+
+def batch_source(
+    dataset: Any, samples: SampleOptions, store: StoreOptions, num_workers: int
+) -> BatchSource:
     """Return the source of a loader's batches, or raise if its arguments do not fit together."""
     is_plan = isinstance(samples.sampler, Plan | Order)
     if is_plan and samples.batch_sampler is not None:
@@ -88,8 +114,14 @@ def batch_source(dataset: Any, samples: SampleOptions, store: StoreOptions) -> B
         is_plan or (samples.sampler is None and samples.batch_sampler is None)
     )
     if is_read:
-        return _of_feed(_feed_dataset(dataset, samples, store), samples, store.transform)
-    check_left_out(vars(store), "it needs a store, and no sampler")
+        dataset = _feed_dataset(dataset, samples, store)
+        dataset.feeder = store.feeder(store.reading, num_workers)
+        return _of_feed(dataset, samples, store.transform)
+    needs_store = {name: value for name, value in vars(store).items() if name != "device"}
+    if isinstance(dataset, FeedDataset):
+        dataset.feeder = store.feeder(dataset.reading, num_workers)
+        needs_store.pop("device_budget")
+    check_left_out(needs_store, "it needs a store, and no sampler")
     if isinstance(dataset, FeedDataset):
         check_no_batching(
             *(samples.sampler, samples.batch_sampler, samples.batch_size, samples.shuffle),

@@ -18,6 +18,7 @@ from feedline.feed import (
     Pass,
     Peers,
     Reading,
+    Slab,
     chunking_of,
     gather_samples,
     picked_batches,
@@ -30,6 +31,8 @@ from feedline.feed.shown import loader_shown
 from feedline.plan import Plan, Segment
 from feedline.store import Store
 from feedline.store.columns import Arrays
+from feedline.torch.device.feeder import Feeder
+from feedline.torch.device.slabs import Arrival, DeviceSlab
 from feedline.torch.regions import Regions, SharedColumns, as_tensor, can_share
 from feedline.torch.sampler import BatchPlanSampler
 from feedline.torch.shared_pass import SharedPass
@@ -95,7 +98,8 @@ class FeedDataset(IterableDataset[Item]):
             desync_guard=desync_guard,
             desync_timeout=desync_timeout,
         )
-        self._reading = reading or Reading()
+        #: How the store is read.
+        self.reading = reading or Reading()
         self._chunking = chunking_of(store)
         self._prefixes = tuple(prefixes)
         self._arrange: Arrange = arrange or itemgetter(0)
@@ -105,6 +109,8 @@ class FeedDataset(IterableDataset[Item]):
         self._regions: Regions | None = None
         #: Whether workers deliver memory that they reuse; not if batches are changed there.
         self.lends_memory = True
+        #: The way to a device, where batches that are read without workers then come; or None.
+        self.feeder: Feeder | None = None
 
     def __repr__(self) -> str:
         return loader_shown(self, self.batches.position, SINGLE, type(self.store).__name__)
@@ -167,7 +173,7 @@ class FeedDataset(IterableDataset[Item]):
         return self._in_worker(segment, numbers)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_regions": None, "_announced": None}
+        return {**self.__dict__, "_regions": None, "_announced": None, "feeder": None}
 
     def _in_process(self, announced: Pass | None) -> Iterator[Item]:
         """Yield the batches of a pass; one that no loader has begun counts them itself."""
@@ -179,13 +185,13 @@ class FeedDataset(IterableDataset[Item]):
             running = self.batches.position.begin(moves_on=False)
         # Workers that are started later begin where this pass did not: at the epoch's start.
         self._shared.go_to_epoch(running.segment.epoch)
-        slabs = read_slabs(
-            self.store, self._chunking, running.segment, running.rank, running.start, self._reading
-        )
+        slabs = self._slabs(running)
         try:
             for slab in slabs:
                 sizes = [end - first for first, end in pairwise(slab.block.bounds.tolist())]
-                for batch in list(map(self._arrange, self._split(slab.arrays, sizes))):
+                tensors, arrived = self._opened(slab)
+                for batch in list(map(self._arrange, self._split(tensors, sizes))):
+                    arrived()
                     if announced is None:
                         running.deliver()
                     yield batch
@@ -193,9 +199,26 @@ class FeedDataset(IterableDataset[Item]):
                     # Known from now on, so that a state can be saved even when a file is lost.
                     _ = self.store.fingerprint
                 # The slab can be used again when the batch in the loop's hands is dropped.
-                del slab
+                del slab, tensors, arrived
         finally:
             slabs.close()
+
+    def _slabs(self, running: Pass) -> Any:
+        """Return the slabs of a pass, on a device if batches go to one."""
+        if self.feeder is not None:
+            return self.feeder.slabs(self.store, self._chunking, running)
+        return read_slabs(self.store, self._chunking, running, self.reading)
+
+    def _opened(self, slab: Slab | DeviceSlab) -> tuple[Tensors, Callable[[], None]]:
+        """Return the tensors of a slab, and what is to be called before a batch is used."""
+        if isinstance(slab, DeviceSlab):
+            assert self.feeder is not None
+            return slab.tensors, Arrival(self.feeder.link, slab)
+        return self._tensors(slab.arrays), _do_nothing
+
+    def _tensors(self, arrays: Arrays) -> Tensors:
+        columns = self.store.columns
+        return {name: as_tensor(arrays[name], columns[name].type_name) for name in columns}
 
     def _in_worker(self, segment: Segment, numbers: range) -> Iterator[Item]:
         """Yield the batches with these numbers, in regions if there are any.
@@ -206,7 +229,7 @@ class FeedDataset(IterableDataset[Item]):
         # One batch at first, so that it comes soon, then more and more together.
         batches = picked_batches(segment, self.batches.rank, numbers)
         row_bytes = sum(column.row_bytes for column in self.store.columns.values())
-        num_rows = min(_ROWS_AT_ONCE, self._reading.memory_budget // (4 * max(1, row_bytes)))
+        num_rows = min(_ROWS_AT_ONCE, self.reading.memory_budget // (4 * max(1, row_bytes)))
         count, num_most = 1, max(1, num_rows // segment.batch_size)
         while some := list(islice(batches, count)):
             try:
@@ -229,19 +252,22 @@ class FeedDataset(IterableDataset[Item]):
         gather_samples(self.store, self._chunking, indices, arrays)
         # Batches share no memory as torch sends them: it would send all that is shared with each.
         send = _copied if region is None else partial(SharedColumns, region=region)
-        batches = self._split(arrays, sizes)
+        batches = self._split(self._tensors(arrays), sizes)
         return (self._arrange([send(part) for part in batch]) for batch in batches)
 
-    def _split(self, arrays: Arrays, sizes: list[int]) -> Iterator[tuple[Tensors, ...]]:
+    def _split(self, tensors: Tensors, sizes: list[int]) -> Iterator[tuple[Tensors, ...]]:
         """Return the dicts of each batch: for each prefix, the columns that begin with it."""
-        columns, dicts = self.store.columns, []
+        dicts = []
         for prefix in self._prefixes:
-            names = [name for name in columns if name.startswith(prefix)]
+            names = [name for name in tensors if name.startswith(prefix)]
             short = [name.removeprefix(prefix) for name in names]
-            tensors = [as_tensor(arrays[name], columns[name].type_name) for name in names]
-            parts = zip(*(tensor.split_with_sizes(sizes) for tensor in tensors), strict=True)
+            parts = zip(*(tensors[name].split_with_sizes(sizes) for name in names), strict=True)
             dicts.append([dict(zip(short, batch, strict=True)) for batch in parts])
         return zip(*dicts, strict=True)
+
+
+def _do_nothing() -> None:
+    """Nothing has to arrive."""
 
 
 def _copied(columns: Tensors) -> Tensors:

@@ -16,6 +16,8 @@ from feedline.errors import check_callable, check_flag, check_integer
 from feedline.feed import Pass, Peers, PlannedLoader, RankOptions, Recorder
 from feedline.plan import Order, Plan
 from feedline.torch.batch_source import SampleOptions, StoreOptions, batch_source
+from feedline.torch.device.link import Link
+from feedline.torch.device.moving import MovedAhead
 from feedline.torch.feed_dataset import FeedDataset
 from feedline.torch.loader_arguments import check_exact
 from feedline.torch.shield import Shielded, born_shielded
@@ -78,9 +80,16 @@ class DataLoader(PlannedLoader, TorchDataLoader[Item]):  # type: ignore[misc]
         with_mask: Yield `(batch, is_real)` pairs. `is_real` is False where a sample is padding,
             repeated so that all ranks have equally many: exclude these from an evaluation.
         num_threads: For a store, without workers: the number of threads that read ahead; by default
-            1.
+            the cores of this process, divided by the ranks on this machine.
         memory_budget: For a store: bytes that the batches read ahead or in use may take, in each
             worker if there are any; by default 48 MiB.
+        device: The device that batches are delivered on, such as `"cuda"`; they are copied ahead,
+            and ready for the current stream. A `transform` gets them there. By default batches stay
+            in this process's memory. With a device, the default of `memory_budget` is 256 MiB of
+            pinned memory.
+        device_budget: For a store, without workers: bytes of the device's memory for what is copied
+            ahead, by default 2 GiB. If twice the chunks of a window fit, a windowed shuffle is done
+            on the device.
         log: A folder for a log of every batch, for `feedline audit`; or a recorder, such as a
             `feedline.runs.ConsumptionLog`.
         num_replicas: The number of ranks; by default that of the process group, else 1.
@@ -125,8 +134,10 @@ class DataLoader(PlannedLoader, TorchDataLoader[Item]):  # type: ignore[misc]
         seed: int | str | None = None,
         tail: str | None = None,
         with_mask: bool = False,
-        num_threads: int | None = None,
+        num_threads: int | str | None = None,
         memory_budget: int | None = None,
+        device: torch.device | str | int | None = None,
+        device_budget: int | None = None,
         log: str | os.PathLike[str] | Recorder | None = None,
         num_replicas: int | None = None,
         rank: int | None = None,
@@ -164,7 +175,10 @@ class DataLoader(PlannedLoader, TorchDataLoader[Item]):  # type: ignore[misc]
                 transform=transform,
                 num_threads=num_threads,
                 memory_budget=memory_budget,
+                device=device,
+                device_budget=device_budget,
             ),
+            num_workers,
         )
         TorchDataLoader.__init__(
             self,
@@ -184,6 +198,8 @@ class DataLoader(PlannedLoader, TorchDataLoader[Item]):  # type: ignore[misc]
             pin_memory_device=pin_memory_device,
         )
         self._sampler = source.sampler
+        #: The way to the device that batches are delivered on, if any.
+        self.link: Link | None = None if device is None else source.link or Link(device)
         self.with_mask = check_flag("with_mask", with_mask)
         #: What torch has asked for in the pass that has begun.
         self.asked_for = _Asked()
@@ -215,8 +231,15 @@ class DataLoader(PlannedLoader, TorchDataLoader[Item]):  # type: ignore[misc]
             asked.batches = self._sampler.batches(running)
         else:
             asked.batches = self._sampler.entries(running)
+        return _Delivering(self._made(), running, asked, self.with_mask)
+
+    def _made(self) -> Iterator[Any]:
+        """Return the batches of the pass that has begun, before they are delivered."""
+        if isinstance(self.dataset, FeedDataset) and self.dataset.feeder is not None:
+            return map(self.collate_fn, iter(self.dataset))
         with born_shielded(self):
-            return _Delivering(TorchDataLoader.__iter__(self), running, asked, self.with_mask)
+            batches: Iterator[Any] = TorchDataLoader.__iter__(self)
+        return batches if self.link is None else MovedAhead(batches, self.link, ahead=1)
 
     @property
     def _index_sampler(self) -> Any:

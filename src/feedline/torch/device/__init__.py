@@ -1,0 +1,1 @@
+"""Batches on a device: slabs that are copied whole, windows that are shuffled there, any loader."""

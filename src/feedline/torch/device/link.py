@@ -1,0 +1,116 @@
+"""The way to a device: memory to send from, a stream for copies, and events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
+from queue import SimpleQueue
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from feedline.errors import InvalidValueError
+
+
+class Link:
+    """Copies to one device, on a stream of their own.
+
+    On a GPU, copies run beside the training, and what uses a copy waits for its event. On other
+    devices a copy is over when it returns; the rest is the same.
+
+    Args:
+        device: The device, such as `"cuda"`, `"cuda:1"` or `"cpu"`.
+    """
+
+    def __init__(self, device: torch.device | str | int) -> None:
+        self.device = device_named(device)
+        self._stream = torch.cuda.Stream(self.device) if self.is_cuda else None
+
+    @property
+    def is_cuda(self) -> bool:
+        """Whether the device is a GPU with streams and events."""
+        return self.device.type == "cuda"
+
+    def host_memory(self, num_bytes: int) -> torch.Tensor:
+        """Return memory of this process from which copies run beside other work."""
+        return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=self.is_cuda)
+
+    def device_memory(self, num_bytes: int) -> torch.Tensor:
+        """Return memory of the device; call it while `sending`."""
+        return torch.empty(num_bytes, dtype=torch.uint8, device=self.device)
+
+    def sending(self) -> AbstractContextManager[Any]:
+        """Return a context in which work goes to the stream of copies."""
+        return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
+
+    def mark(self) -> Any:
+        """Return an event after all copies that were begun; None if they are over."""
+        return None if self._stream is None else self._stream.record_event()
+
+    def current_stream(self) -> Any:
+        """Return the stream that the caller works on; None without streams."""
+        return torch.cuda.current_stream(self.device) if self.is_cuda else None
+
+    def hand_over(self, stream: Any, event: Any, tensors: Iterable[torch.Tensor]) -> None:
+        """Let a stream use tensors after `event`; their memory is kept until it has used them."""
+        if stream is not None:
+            stream.wait_event(event)
+            for tensor in tensors:
+                tensor.record_stream(stream)
+
+
+class Ring:
+    """Pinned memory in pieces of one size, each used again when its copy is over.
+
+    Args:
+        link: The device that copies go to.
+        num_bytes: The size of a piece.
+        count: How many pieces there are.
+    """
+
+    def __init__(self, link: Link, num_bytes: int, count: int) -> None:
+        self.num_bytes = num_bytes
+        self.count = count
+        # Pinning rounds up to a power of two, so all pieces are pinned together.
+        pieces = link.host_memory(num_bytes * count).numpy().reshape(count, num_bytes)
+        self._free: SimpleQueue[tuple[NDArray[np.uint8], Any]] = SimpleQueue()
+        for piece in pieces:
+            self._free.put((piece, None))
+
+    def take(self) -> NDArray[np.uint8]:
+        """Return a piece that nobody uses, and wait for it if need be."""
+        piece, event = self._free.get()
+        if event is not None:
+            event.synchronize()
+        return piece
+
+    def give_back(self, piece: NDArray[np.uint8], event: Any = None) -> None:
+        """Make a piece free after `event`."""
+        self._free.put((piece, event))
+
+
+def device_named(device: torch.device | str | int) -> torch.device:
+    """Return a device that this process can use, with its number; or raise."""
+    try:
+        found = torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise InvalidValueError(
+            f"device={device!r:.80} must be a torch device, such as 'cuda' or 'cpu' ({error})"
+        ) from None
+    if found.type != "cuda":
+        return found
+    num_devices = torch.cuda.device_count()
+    if not num_devices:
+        raise InvalidValueError(
+            f"device={str(found)!r} needs a GPU, but torch finds none; use device='cpu', or "
+            "install a torch built for this GPU"
+        )
+    number = torch.cuda.current_device() if found.index is None else found.index
+    if number >= num_devices:
+        raise InvalidValueError(
+            f"device={str(found)!r} must be one of the {num_devices} GPUs, 'cuda:0' to "
+            f"'cuda:{num_devices - 1}'"
+        )
+    return torch.device("cuda", number)

@@ -1,0 +1,123 @@
+"""Batches of any kind, moved to a device while the one before is in use."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from feedline.torch.device.link import Link
+
+
+class _Moved(NamedTuple):
+    """A batch on its way, or the error that came instead; and what is known of it."""
+
+    batch: Any
+    event: Any
+    tensors: list[torch.Tensor]
+    error: Exception | None
+    record: Any
+
+
+class MovedAhead(Iterator[Any]):
+    """Batches on a device; up to `ahead` are moved before they are asked for.
+
+    Tensors and arrays in dicts, lists and tuples are moved; anything else stays as it is. An error
+    comes when its batch would have come.
+
+    Args:
+        batches: The batches.
+        link: The device.
+        ahead: The number of batches that are moved ahead.
+        num_batches: How many there are; the last one is not fetched before it is asked for. None
+            if they may all be fetched.
+        record: Is called when a batch was fetched, and returns what is to be known of it.
+    """
+
+    def __init__(
+        self,
+        batches: Iterator[Any],
+        link: Link,
+        *,
+        ahead: int,
+        num_batches: int | None = None,
+        record: Callable[[], Any] = lambda: None,
+    ) -> None:
+        self._batches = batches
+        self._link = link
+        self._ahead = ahead
+        self._left = num_batches
+        self._record = record
+        self._waiting: deque[_Moved] = deque()
+        self._has_ended = False
+        #: What is known of the latest batch that was asked for.
+        self.latest: Any = None
+
+    @property
+    def num_waiting(self) -> int:
+        """The number of batches that were fetched and not asked for."""
+        return sum(moved.error is None for moved in self._waiting)
+
+    def __next__(self) -> Any:
+        if not self._waiting:
+            self._fetch()
+        if not self._waiting:
+            raise StopIteration
+        moved = self._waiting.popleft()
+        if moved.error is not None:
+            raise moved.error
+        self._link.hand_over(self._link.current_stream(), moved.event, moved.tensors)
+        self.latest = moved.record
+        try:
+            # The last one is fetched when it is asked for: until then, the epoch has not ended.
+            while len(self._waiting) < self._ahead and (self._left is None or self._left > 1):
+                if not self._fetch():
+                    break
+        except BaseException:
+            # An interrupt must not lose the batch that is due.
+            self._waiting.appendleft(moved)
+            raise
+        return moved.batch
+
+    def _fetch(self) -> bool:
+        """Fetch a batch and begin to move it; return whether there may be more."""
+        if self._has_ended or (self._waiting and self._waiting[-1].error is not None):
+            return False
+        try:
+            batch = next(self._batches)
+        except StopIteration:
+            self._has_ended = True
+            return False
+        except Exception as error:
+            self._waiting.append(_Moved(None, None, [], error, None))
+            return False
+        if self._left is not None:
+            self._left -= 1
+        tensors: list[torch.Tensor] = []
+        with self._link.sending():
+            moved = move(batch, self._link, tensors)
+            event = self._link.mark()
+        self._waiting.append(_Moved(moved, event, tensors, None, self._record()))
+        return True
+
+
+def move(value: Any, link: Link, moved: list[torch.Tensor]) -> Any:
+    """Return a batch with all its tensors and arrays on a device; `moved` lists them."""
+    if isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
+        value = torch.from_numpy(value)
+    if isinstance(value, torch.Tensor):
+        if link.is_cuda and value.device.type == "cpu" and not value.is_pinned():
+            value = value.pin_memory()
+        found = value.to(link.device, non_blocking=True)
+        moved.append(found)
+        return found
+    if isinstance(value, Mapping):
+        return {name: move(part, link, moved) for name, part in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(move(part, link, moved) for part in value))
+    if isinstance(value, list | tuple):
+        return type(value)(move(part, link, moved) for part in value)
+    return value

@@ -1,0 +1,105 @@
+"""Any loader with its batches on a device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+from feedline.feed import Delivered, LoaderWrapper, PlannedLoader, as_loader
+from feedline.torch.device.link import Link
+from feedline.torch.device.moving import MovedAhead
+
+
+def to_device(loader: Any, device: torch.device | str | int = "cuda") -> OnDevice:
+    """Return a loader whose batches are on a device, ready for the current stream.
+
+    One batch is copied while the one before is in use. The state counts what the loop received. For
+    a store, `DataLoader(store, device="cuda")` is much faster: it copies many batches at once.
+
+    Args:
+        loader: A loader of Feedline, or of torch, or anything that yields batches.
+        device: The device, such as `"cuda"`, `"cuda:1"` or `"cpu"`.
+
+    Examples:
+        >>> from feedline.torch import DataLoader
+        >>> loader = to_device(DataLoader(list(range(6)), batch_size=2), "cpu")
+        >>> [batch.tolist() for batch in loader]
+        [[0, 1], [2, 3], [4, 5]]
+    """
+    return OnDevice(loader, device)
+
+
+class OnDevice(LoaderWrapper):
+    """A loader whose batches are on a device.
+
+    Args:
+        loader: A loader of Feedline, or of torch, or anything that yields batches.
+        device: The device.
+
+    Examples:
+        >>> [batch.tolist() for batch in OnDevice([torch.ones(2)], "cpu")]
+        [[1.0, 1.0]]
+    """
+
+    def __init__(self, loader: Any, device: torch.device | str | int) -> None:
+        super().__init__(as_loader(loader))
+        self.link = Link(device)
+        self._running: MovedAhead | None = None
+
+    @property
+    def device(self) -> torch.device:
+        """The device."""
+        return self.link.device
+
+    def __iter__(self) -> Iterator[Any]:
+        # A foreign loader cannot say an earlier state, and a log must not be ahead of the loop.
+        is_planned = isinstance(self.loader, PlannedLoader) and self.loader.log is None
+        batches = iter(self.loader)
+        left = self.loader.num_batches_left() if is_planned else None
+        self._running = MovedAhead(
+            batches,
+            self.link,
+            ahead=int(is_planned),
+            num_batches=left,
+            record=lambda: self.loader.delivered,
+        )
+        return self._running
+
+    @property
+    def _num_waiting(self) -> int:
+        return 0 if self._running is None else self._running.num_waiting
+
+    @property
+    def delivered(self) -> Delivered | None:
+        """The record of the latest batch of this pass; None before the first batch."""
+        if self._running is None or self.loader.delivered is None:
+            return self.loader.delivered
+        latest: Delivered | None = self._running.latest
+        return latest
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of the training loop."""
+        return self.state_before(0) if self._num_waiting else self.loader.state_dict()
+
+    def state_before(self, num_batches: int) -> dict[str, Any]:
+        """Return the state before the latest batches that the training loop received."""
+        return self.loader.state_before(num_batches + self._num_waiting)
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], /) -> None:
+        """Resume from a saved state; an error changes nothing."""
+        self.loader.load_state_dict(state_dict)
+        self._running = None
+
+    def set_epoch(self, epoch: int) -> None:
+        """Move to the start of `epoch`; the current epoch is not restarted."""
+        before = self.loader.epoch
+        self.loader.set_epoch(epoch)
+        if epoch != before:
+            self._running = None
+
+    def close(self) -> None:
+        """Release threads, workers and files."""
+        self._running = None
+        self.loader.close()

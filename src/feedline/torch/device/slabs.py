@@ -1,0 +1,103 @@
+"""Slabs on a device: gathered into pinned memory by threads, and copied whole."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from feedline.feed.gathering import layout_of
+from feedline.feed.reading import Slab
+from feedline.plan import Block
+from feedline.store import Store
+from feedline.torch.device.link import Link, Ring
+from feedline.words import one_line
+
+_TYPES = {"bfloat16": torch.bfloat16}
+
+
+@one_line
+class DeviceSlab(NamedTuple):
+    """Consecutive batches on a device.
+
+    Args:
+        block: Which samples they hold.
+        memory: The memory of all columns.
+        tensors: The samples, column by column.
+        event: When they have arrived; None if they have.
+    """
+
+    block: Block
+    memory: torch.Tensor
+    tensors: dict[str, torch.Tensor]
+    event: Any
+
+
+class Arrival:
+    """Lets the stream that the caller works on use a slab, once for each stream.
+
+    Args:
+        link: The device.
+        slab: The slab.
+    """
+
+    def __init__(self, link: Link, slab: DeviceSlab) -> None:
+        self._link = link
+        self._slab = slab
+        self._streams: list[Any] = [None]
+
+    def __call__(self) -> None:
+        """Make the current stream wait until the slab has arrived."""
+        stream = self._link.current_stream()
+        if stream not in self._streams:
+            self._link.hand_over(stream, self._slab.event, [self._slab.memory])
+            self._streams.append(stream)
+
+
+class CopiedSlabs:
+    """A sink for slabs: each goes from pinned memory to the device in one copy.
+
+    Args:
+        link: The device.
+        ring: The pinned memory.
+        store: Where the samples come from.
+    """
+
+    def __init__(self, link: Link, ring: Ring, store: Store) -> None:
+        self._link = link
+        self._ring = ring
+        self._store = store
+
+    def take(self, num_bytes: int) -> NDArray[np.uint8]:
+        """Return pinned memory that nobody uses."""
+        return self._ring.take()
+
+    def finish(self, slab: Slab, memory: NDArray[np.uint8]) -> DeviceSlab:
+        """Begin the copy of a slab, and return it."""
+        event = None
+        try:
+            num_rows = len(slab.block.indices)
+            num_bytes = max((end for _, end in layout_of(self._store.columns, num_rows).values()))
+            with self._link.sending():
+                held = self._link.device_memory(num_bytes)
+                held.copy_(torch.from_numpy(memory[:num_bytes]), non_blocking=True)
+                event = self._link.mark()
+        finally:
+            self._ring.give_back(memory, event)
+        return DeviceSlab(slab.block, held, tensors_in(held, self._store, num_rows), event)
+
+    def drop(self, memory: NDArray[np.uint8]) -> None:
+        """Take back memory whose slab could not be read."""
+        self._ring.give_back(memory)
+
+
+def tensors_in(memory: torch.Tensor, store: Store, num_rows: int) -> dict[str, torch.Tensor]:
+    """Return a tensor for each column, one after another in `memory`."""
+    tensors = {}
+    for name, (start, end) in layout_of(store.columns, num_rows).items():
+        column = store.columns[name]
+        kind = _TYPES.get(column.type_name) or getattr(torch, column.type_name)
+        tensors[name] = memory[start:end].view(kind).view(num_rows, *column.shape)
+    return tensors
