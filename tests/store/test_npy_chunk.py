@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -220,3 +221,17 @@ def test_flipped_bytes_in_a_header_give_an_array_or_a_store_error(
     written(path, with_flips(path.read_bytes(), flips))
     with contextlib.suppress(StoreError):
         open_npy(path).arrays["data"].sum()
+
+
+def test_threads_that_open_chunks_at_the_same_time_do_not_disturb_each_other(
+    tmp_path: Path,
+) -> None:
+    np.save(tmp_path / "usual.npy", np.arange(6).reshape(2, 3))
+    usual = (tmp_path / "usual.npy").read_bytes()
+    # The same in other words, which numpy reads too.
+    other = usual.replace(b"'descr': ", b"'descr':  ", 1).replace(b" \n", b"\n", 1)
+    (tmp_path / "other.npy").write_bytes(other)
+    with ThreadPoolExecutor(8) as threads:
+        paths = [tmp_path / name for name in ("usual.npy", "other.npy")] * 500
+        for chunk in threads.map(open_npy, paths):
+            assert chunk.arrays["data"].tolist() == [[0, 1, 2], [3, 4, 5]]

@@ -6,6 +6,7 @@ holds can be read off it.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,15 +38,19 @@ from feedline.torch import (
     FolderConfig,
     LazyFolderDataset,
     MixtureSampler,
+    OnDevice,
     SequentialBucketSampler,
+    to_device,
 )
 from feedline.torch import ChunkLoader as TorchChunkLoader
 from loader_data import Ids
 from store_formats import FORMATS, ids_in, open_format, write_formats
 
-__all__ = ["KINDS", "NUM_SAMPLES", "Kind", "make_data"]
+__all__ = ["DEVICE", "KINDS", "NUM_SAMPLES", "Kind", "make_data"]
 
 NUM_SAMPLES = 61
+#: The device of the loaders that have one: a GPU where there is one to test with.
+DEVICE = os.environ.get("FEEDLINE_TEST_DEVICE", "cpu")
 
 
 def make_data(folder: Path) -> Path:
@@ -240,6 +245,10 @@ def _logged(
     return LoggedLoader(_own()(folder, world_size, rank, batch_size, **variant), _Nowhere())
 
 
+def _moved(folder: Path, world_size: int, rank: int, batch_size: int, **variant: Any) -> OnDevice:
+    return to_device(_own()(folder, world_size, rank, batch_size, **variant), DEVICE)
+
+
 _THREADS = ({}, {"num_threads": 0}, {"num_threads": 3})
 _WORKERS = ({}, {"num_workers": 2, "prefetch_factor": 3})
 
@@ -276,6 +285,20 @@ KINDS: dict[str, Kind] = {
     ),
     "torch, store, dropping": Kind(
         _store(DataLoader, "npy-folder", drop_last=True), ids_in, drops=True, sizes=(1, 2, 4)
+    ),
+    "device, slabs": Kind(
+        _store(DataLoader, "safetensors", device=DEVICE),
+        *(ids_in, (*_THREADS, {"memory_budget": 2**14, "device_budget": 2**15})),
+    ),
+    # Large enough for the chunks of two windows, or too small, so that rows are gathered here.
+    "device, windows": Kind(
+        _store(DataLoader, "npy-folder", device=DEVICE, window="2 chunks"),
+        *(ids_in, (*_THREADS, {"device_budget": 2**15, "memory_budget": 2**14})),
+    ),
+    "device, moved": Kind(_moved, _tensor, _WORKERS),
+    "device, workers": Kind(_own(device=DEVICE), _tensor, _WORKERS),
+    "device, folder": Kind(
+        _folder, _folder_item, ({"device": DEVICE}, {"device": DEVICE, "device_budget": 2**14})
     ),
     "torch, concatenation": Kind(_planned(_halves), _tensor, _WORKERS),
     "torch, weighted": Kind(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -78,10 +79,11 @@ FORMATS: dict[str, Callable[[Path, int], None]] = {
 
 
 def write_formats(folder: Path, num_samples: int) -> Path:
-    """Write one store of each kind into a folder."""
+    """Write one store of each kind into a folder, if its library is here; opening tells."""
     folder.mkdir(parents=True)
     for name, write in FORMATS.items():
-        write(folder / name, num_samples)
+        with suppress(ModuleNotFoundError):
+            write(folder / name, num_samples)
     return folder
 
 

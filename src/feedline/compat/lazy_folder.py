@@ -11,7 +11,6 @@ from typing import Any
 
 from feedline.errors import DamagedDataError, InvalidValueError, check_choice, check_integer
 from feedline.feed import DataPlan, Peers, Reading, chunking_of
-from feedline.feed.reading import DEFAULT_BUDGET
 from feedline.plan import FILE_STRATEGIES, FileSharesPlan, Plan, WindowPlan
 from feedline.plan.frozen import store
 from feedline.store import FolderStore
@@ -55,7 +54,7 @@ class FolderConfig:
     project_root: str | os.PathLike[str] = "."
     preload: int = 1
     num_threads: int | str = "auto"
-    memory_budget: int = DEFAULT_BUDGET
+    memory_budget: int | None = None
     verify: bool = False
 
     def __post_init__(self) -> None:

@@ -12,7 +12,6 @@ from feedline.feed.loader import PlannedLoader
 from feedline.feed.logged import Recorder
 from feedline.feed.passes import Pass
 from feedline.feed.peers import Peers
-from feedline.feed.reading import DEFAULT_BUDGET
 from feedline.feed.store_plans import plan_for_store
 from feedline.plan import Order, Plan
 from feedline.plan.seeds import Seed
@@ -82,7 +81,7 @@ class DataLoader(PlannedLoader):
         transform: Callable[[Arrays], Any] | None = None,
         with_mask: bool = False,
         num_threads: int | str = "auto",
-        memory_budget: int = DEFAULT_BUDGET,
+        memory_budget: int | None = None,
         num_replicas: int | None = None,
         rank: int | None = None,
         peers: Peers | str = "auto",

@@ -17,7 +17,7 @@ from feedline.feed.loader import Log, PlannedLoader
 from feedline.feed.passes import Pass
 from feedline.feed.peers import Peers
 from feedline.feed.position import Position
-from feedline.feed.reading import DEFAULT_BUDGET, Reading, Slab, Slabs, read_slabs
+from feedline.feed.reading import Reading, Slab, Slabs, read_slabs
 from feedline.feed.shown import pass_shown
 from feedline.plan import Plan
 from feedline.store import Store
@@ -97,7 +97,7 @@ class Feed(PlannedLoader):
         world_size: int | None = None,
         rank: int | None = None,
         num_threads: int | str = "auto",
-        memory_budget: int = DEFAULT_BUDGET,
+        memory_budget: int | None = None,
         log: Log = None,
         process_group: Any | None = None,
         peers: Peers | str = "auto",

@@ -7,7 +7,9 @@ A slab is memory that many rows are gathered into at once, delivered batch by ba
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 from threading import local
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +19,13 @@ from feedline.feed.slab_jobs import SlabJob, cut
 from feedline.plan import Block, Chunking, EqualChunks, UnequalChunks
 from feedline.store import Store
 from feedline.store.columns import Arrays, Column
-from feedline.store.gather import as_items
+from feedline.store.gather import FlatRows, scatter
 
 _ALIGNMENT = 64
+# Rows of one chunk that follow each other are read in place; shorter runs are sorted by chunk.
+_MEAN_RUN = 16
+# Chunks that may be open for one copy; all of them have to be.
+_MOST_AT_ONCE = 256
 
 
 def chunking_of(store: Store) -> Chunking:
@@ -79,43 +85,88 @@ def gather(store: Store, job: SlabJob, arrays: Arrays, scratch: Scratch) -> None
         arrays: What they are written to, column by column.
         scratch: Memory for rows that are not in order yet.
     """
-    if not arrays:
-        return
-    out = arrays if job.places is None else scratch.arrays(arrays)
-    _read_runs(store, job, out)
-    if job.places is not None:
-        for name, array in arrays.items():
-            if array.size:
-                as_items(out[name]).take(job.places, out=as_items(array), mode="clip")
+    if not arrays or not _gather_at_once(store, job, arrays):
+        _gather_by_chunk(store, job, arrays, scratch)
 
 
-def _read_runs(store: Store, job: SlabJob, out: Arrays) -> None:
-    """Read the rows of each run, one run after another."""
-    rows = job.rows
+def _gather_at_once(store: Store, job: SlabJob, arrays: Arrays) -> bool:
+    """Copy each column in one go, if all chunks lie in memory or in mapped files.
+
+    A call for each chunk would cost more than the copy: all threads would wait for each other.
+    """
     # A store of the user's own may have `read` only.
-    sources_of = getattr(store, "row_sources", _none)
-    items = {name: as_items(array) for name, array in out.items() if array.size}
-    for chunk, first, end in job.runs:
-        try:
-            sources = sources_of(chunk)
-            if sources is None:
-                part = {name: array[first:end] for name, array in out.items()}
-                store.read(chunk, rows[first:end], out=part)
-                continue
-            for name, into in items.items():
-                sources[name].take(rows[first:end], into[first:end])
-        except StoreError as error:
-            where = store.describe_row(chunk, int(rows[first]))
+    sources_of = getattr(store, "row_sources", None)
+    if sources_of is None or len(job.needed) > _MOST_AT_ONCE:
+        return False
+    with _Described(store, job) as described:
+        opened = [sources_of(described.at(chunk)) for chunk in job.needed]
+    if None in opened:
+        return False
+    flat = {name: FlatRows.of([sources[name] for sources in opened]) for name in arrays}
+    if any(rows is None for rows in flat.values()):
+        return False
+    slots = np.empty(job.num_chunks, np.int64)
+    slots[job.needed] = np.arange(len(job.needed))
+    slots = slots[job.chunks]
+    for name, rows in flat.items():
+        assert rows is not None
+        rows.take(slots, job.rows, arrays[name])
+    return True
+
+
+def _gather_by_chunk(store: Store, job: SlabJob, arrays: Arrays, scratch: Scratch) -> None:
+    """Read the rows of each chunk together, and put them in order."""
+    chunks, rows = job.chunks, job.rows
+    num_runs = 1 + np.count_nonzero(chunks[1:] != chunks[:-1])
+    if len(rows) >= _MEAN_RUN * num_runs or not arrays:
+        _read_runs(store, job, chunks, rows, arrays)
+        return
+    # Short integers are sorted several times faster.
+    keys = chunks.astype(np.uint16) if job.num_chunks <= 2**16 else chunks
+    order = np.argsort(keys, kind="stable")
+    read = scratch.arrays(arrays)
+    _read_runs(store, job, chunks[order], rows[order], read)
+    for name, array in arrays.items():
+        scatter(read[name], array, order)
+
+
+def _read_runs(
+    store: Store, job: SlabJob, chunks: NDArray[np.int64], rows: NDArray[np.int64], out: Arrays
+) -> None:
+    """Read the rows of each run of one chunk, one run after another."""
+    starts = np.flatnonzero(chunks[1:] != chunks[:-1]) + 1
+    with _Described(store, job) as described:
+        for first, end in pairwise([0, *starts.tolist(), len(rows)]):
+            part = {name: array[first:end] for name, array in out.items()}
+            store.read(described.at(int(chunks[first])), rows[first:end], out=part)
+
+
+class _Described:
+    """Adds to an error where the first row was that could not be read."""
+
+    def __init__(self, store: Store, job: SlabJob) -> None:
+        self._store = store
+        self._job = job
+        self._chunk = 0
+
+    def at(self, chunk: int) -> int:
+        """Note that a chunk is read now, and return it."""
+        self._chunk = chunk
+        return chunk
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if not isinstance(error, StoreError | OSError | ValueError):
+            return
+        if isinstance(error, FeedlineError) and not isinstance(error, StoreError):
+            return
+        row = int(self._job.rows[np.argmax(self._job.chunks == self._chunk)])
+        where = self._store.describe_row(self._chunk, row)
+        if isinstance(error, StoreError):
             raise type(error)(f"{error} (while reading {where})") from error
-        except FeedlineError:
-            raise
-        except (OSError, ValueError) as error:
-            where = store.describe_row(chunk, int(rows[first]))
-            raise StoreError(f"{where}: cannot be read ({error})") from error
-
-
-def _none(chunk: int) -> None:
-    return None
+        raise StoreError(f"{where}: cannot be read ({error})") from error
 
 
 def layout_of(columns: Mapping[str, Column], num_rows: int) -> dict[str, tuple[int, int]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Generic, TypeVar
 
@@ -13,40 +13,82 @@ Result = TypeVar("Result")
 
 
 class MadeAhead(Iterator[Job]):
-    """Jobs that are made in blocks: the next block is made in a thread while this one is used.
+    """Jobs that are made in blocks: the next blocks are made in threads while one is used.
 
     Args:
-        blocks: The jobs, block by block.
-        in_thread: Whether there is a thread; without one, a block is made when it is needed.
+        blocks: Functions that make the blocks, each independent of the others.
+        num_threads: The number of threads; with 0, a block is made when it is needed.
     """
 
-    def __init__(self, blocks: Iterator[list[Job]], *, in_thread: bool) -> None:
+    def __init__(self, blocks: Iterator[Callable[[], list[Job]]], *, num_threads: int) -> None:
         self._blocks = blocks
-        self._in_thread = in_thread
+        self._num_threads = num_threads
         self._ready: deque[Job] = deque()
-        self._next: Future[list[Job]] | None = None
-        self._thread: ThreadPoolExecutor | None = None
+        self._coming: deque[Future[list[Job]]] = deque()
+        self._threads: ThreadPoolExecutor | None = None
 
     def __next__(self) -> Job:
         while not self._ready:
-            # The first block, which is small, is made at once.
-            block = next(self._blocks, []) if self._next is None else self._next.result()
-            self._next = None
-            if not block:
-                raise StopIteration
+            if self._coming:
+                block = self._coming[0].result()
+                self._coming.popleft()
+            else:
+                # The first block, which is small, is made at once.
+                make = next(self._blocks, None)
+                if make is None:
+                    raise StopIteration
+                block = make()
             self._ready.extend(block)
-            if self._in_thread:
-                if self._thread is None:
-                    self._thread = _threads_of(self, 1, "feedline-reader-order")
-                self._next = self._thread.submit(next, self._blocks, [])
+            self._submit()
         return self._ready.popleft()
+
+    def poll(self) -> Job | None:
+        """Return the next job if it is ready, else None."""
+        is_ready = self._ready or (self._coming and self._coming[0].done())
+        return next(self, None) if is_ready else None
+
+    def _submit(self) -> None:
+        while len(self._coming) < self._num_threads:
+            make = next(self._blocks, None)
+            if make is None:
+                return
+            if self._threads is None:
+                self._threads = _threads_of(self, self._num_threads, "feedline-reader-order")
+            self._coming.append(self._threads.submit(make))
+
+
+class InThread(Iterator[Job]):
+    """Items that come in groups: a thread makes the next group while this one is used.
+
+    Args:
+        groups: The groups, each made after the one before.
+    """
+
+    def __init__(self, groups: Iterable[list[Job]]) -> None:
+        self._groups = iter(groups)
+        self._thread = _threads_of(self, 1, "feedline-reader-groups")
+        self._ready: deque[Job] = deque()
+        self._next: Future[list[Job]] | None = self._submit()
+
+    def __next__(self) -> Job:
+        while not self._ready:
+            if self._next is None:
+                raise StopIteration
+            group = self._next.result()
+            self._next = self._submit() if group else None
+            self._ready.extend(group)
+        return self._ready.popleft()
+
+    def _submit(self) -> Future[list[Job]]:
+        return self._thread.submit(next, self._groups, [])
 
 
 class ReadAhead(Generic[Job, Result]):
     """Results of `work` for each job, in order; up to `num_ahead` are running or waiting.
 
-    The caller runs the first job at once, so that nothing delays it. Later, too, it runs jobs that
-    no thread has begun instead of waiting.
+    The caller runs the first job at once, so that nothing delays it. If there is one thread only,
+    the caller runs jobs that this has not begun instead of waiting; several threads would run out
+    of jobs meanwhile.
 
     `split` cuts a job that fails into parts, which run when they are asked for: so an error appears
     at the part that caused it, after all parts before it.
@@ -102,7 +144,9 @@ class ReadAhead(Generic[Job, Result]):
         return result
 
     def _help(self) -> None:
-        """Run jobs that no thread has begun until the next result is ready."""
+        """Run jobs that the only thread has not begun until the next result is ready."""
+        if self._num_threads > 1:
+            return
         for number, (job, future) in enumerate(self._waiting):
             head = self._waiting[0][1]
             if head is None or head.done():

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, TypeVar
+from functools import partial
+from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,9 @@ from feedline.store.pool import SlabPool
 from feedline.words import one_line
 
 DEFAULT_BUDGET = 48 * 2**20
+_THREAD_BUDGET = 16 * 2**20
+# From this many on, one thread could not say fast enough what they are to read.
+_MANY_THREADS = 6
 _MAX_SLAB_BYTES = 2**23
 _MAX_SLAB_ROWS = 2**15
 # More do not help: they would wait for the memory, and for each other.
@@ -92,22 +96,36 @@ class Reading:
     Args:
         num_threads: The number of threads that read ahead; 0 reads in the consumer's thread.
             `"auto"` is the cores of this process, divided by the ranks on this machine.
-        memory_budget: Bytes that all slabs may take together: those being read, waiting or in use.
-            Batches that the consumer keeps for longer are not counted.
+        memory_budget: Bytes that all slabs may take together: those being read, waiting or in use;
+            by default 48 MiB, and 16 MiB more for each thread after the first. Batches that the
+            consumer keeps for longer are not counted.
     """
 
     num_threads: int | str = "auto"
-    memory_budget: int = DEFAULT_BUDGET
+    memory_budget: int | None = None
 
     def __post_init__(self) -> None:
         if self.num_threads != "auto":
             check_integer("num_threads", self.num_threads, 0, 1024)
-        check_integer("memory_budget", self.memory_budget, 1)
+        if self.memory_budget is not None:
+            check_integer("memory_budget", self.memory_budget, 1)
 
     @property
     def count(self) -> int:
         """The number of threads that read ahead."""
         return auto_threads() if isinstance(self.num_threads, str) else self.num_threads
+
+    @property
+    def num_order_threads(self) -> int:
+        """The number of threads that compute which samples come next."""
+        return 0 if not self.count else 1 + (self.count >= _MANY_THREADS)
+
+    @property
+    def budget(self) -> int:
+        """The bytes that all slabs may take together."""
+        if self.memory_budget is not None:
+            return self.memory_budget
+        return DEFAULT_BUDGET + max(0, self.count - 1) * _THREAD_BUDGET
 
 
 def auto_threads() -> int:
@@ -139,19 +157,21 @@ class SlabSizes:
     num_slabs: int
 
 
-def slab_sizes(store: Store, running: Pass, reading: Reading) -> SlabSizes:
+def slab_sizes(
+    store: Store, running: Pass, reading: Reading, max_bytes: int = _MAX_SLAB_BYTES
+) -> SlabSizes:
     """Return the sizes of the slabs of a pass, or raise if the budget is below one batch."""
     columns = store.columns
     batch_size = running.segment.plan.largest_batch(running.segment.batch_size)
     batch_bytes = bytes_for(columns, batch_size)
-    budget = reading.memory_budget
+    budget = reading.budget
     if batch_bytes > budget:
         raise InvalidValueError(
             f"memory_budget={budget} must be at least {batch_bytes}, the bytes of one batch of "
             f"{batch_size}; use a smaller batch or a larger budget"
         )
     # Besides its slab, each thread has memory in which rows are put in order.
-    slab_bytes = max(batch_bytes, min(_MAX_SLAB_BYTES, budget // (2 * reading.count + 4)))
+    slab_bytes = max(batch_bytes, min(max_bytes, budget // (2 * reading.count + 4)))
     num_most = max(1, slab_bytes // max(batch_bytes, 1))
     num_most = min(num_most, max(1, _MAX_SLAB_ROWS // batch_size))
     slab_bytes = bytes_for(columns, num_most * batch_size)
@@ -230,7 +250,10 @@ def read_into(
     first = running.start if start is None else start
     blocks = slab_jobs(running.segment, running.rank, first, chunking, sizes.num_batches)
     return ReadAhead(
-        MadeAhead(_announced(blocks, store), in_thread=reading.count > 0 and num_ahead > 0),
+        MadeAhead(
+            _Announcer(store).around(blocks),
+            num_threads=reading.num_order_threads if num_ahead else 0,
+        ),
         read,
         lambda job: cut(job.block, chunking, 1),
         num_threads=reading.count,
@@ -238,19 +261,29 @@ def read_into(
     )
 
 
-def _announced(blocks: Iterator[list[SlabJob]], store: Store) -> Iterator[list[SlabJob]]:
-    """Yield blocks; tell the store which chunks they need, if these were not needed recently.
+class _Announcer:
+    """Tells a store which chunks a block of jobs needs, if they were not needed recently."""
 
-    Nothing may delay the first block, which is not announced.
-    """
-    announced: dict[int, Any] = {}
-    yield from [block for block in [next(blocks, None)] if block]
-    for block in blocks:
-        needed = dict.fromkeys(chunk for job in block for chunk in job.chunks)
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._announced: dict[int, None] = {}
+
+    def around(
+        self, blocks: Iterator[Callable[[], list[SlabJob]]]
+    ) -> Iterator[Callable[[], list[SlabJob]]]:
+        """Yield functions that announce the chunks of a block, except the first's."""
+        for number, make in enumerate(blocks):
+            # Nothing may delay the first block.
+            yield partial(self._made, make) if number else make
+
+    def _made(self, make: Callable[[], list[SlabJob]]) -> list[SlabJob]:
+        block = make()
+        needed = dict.fromkeys(chunk for job in block for chunk in job.needed)
         if len(needed) <= _MAX_CHUNKS:
-            for chunk in needed.keys() - announced.keys():
-                store.prefetch(chunk)
-            announced = {**announced, **needed}
-        while len(announced) > 2 * _MAX_CHUNKS:
-            announced.pop(next(iter(announced)))
-        yield block
+            recent = self._announced
+            self._announced = {**recent, **needed}
+            for chunk in needed.keys() - recent.keys():
+                self._store.prefetch(chunk)
+            while len(self._announced) > 2 * _MAX_CHUNKS:
+                self._announced.pop(next(iter(self._announced)), None)
+        return block

@@ -1,14 +1,14 @@
 """What threads read: slabs of consecutive batches, with the rows that each chunk gives.
 
-Which samples a rank gets is computed in blocks of tens of thousands, and sorted by chunk in the
-same thread. What is left for the others is a few large copies, which run side by side.
+Which samples a rank gets is computed in blocks of tens of thousands, by a thread of its own. What
+is left for the others is a few large copies, which run side by side.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +17,7 @@ from feedline.plan import Block, Chunking, Segment
 
 Numbers = NDArray[np.int64]
 # Blocks of this many samples cost the least for each sample.
-_BLOCK_ROWS = 2**15
-# Rows of one chunk that follow each other are read in place; shorter runs are sorted by chunk.
-_MEAN_RUN = 16
+BLOCK_ROWS = 2**15
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,28 +26,23 @@ class SlabJob:
 
     Args:
         block: The batches.
-        chunks: The chunk of each run of rows.
-        edges: Where each run begins among `rows`, and where the last one ends.
-        rows: The rows of each run in its chunk.
-        places: Which of `rows` each sample is; None if they are in the order of the samples.
+        chunks: The chunk of each sample.
+        rows: The row of each sample in its chunk.
+        needed: The distinct chunks, in the order of their first use.
+        num_chunks: The number of all chunks.
     """
 
     block: Block
-    chunks: list[int]
-    edges: list[int]
+    chunks: Numbers
     rows: Numbers
-    places: Numbers | None
-
-    @property
-    def runs(self) -> Iterator[tuple[int, int, int]]:
-        """The chunk of each run, where it begins among `rows`, and where it ends."""
-        return zip(self.chunks, self.edges, self.edges[1:], strict=False)
+    needed: list[int]
+    num_chunks: int
 
 
 def slab_jobs(
     segment: Segment, rank: int, start: int, chunking: Chunking, num_most: int
-) -> Iterator[list[SlabJob]]:
-    """Yield the jobs of one rank from batch `start` on, those of a block together.
+) -> Iterator[Callable[[], list[SlabJob]]]:
+    """Yield functions that make the jobs of one rank from batch `start` on, a block at a time.
 
     The first slab is a single batch, so that it comes soon; later ones have up to `num_most`.
 
@@ -60,17 +53,35 @@ def slab_jobs(
         chunking: How the samples are cut into chunks.
         num_most: The number of batches in a full slab.
     """
+    for first, end, count in growing_blocks(segment, start, num_most):
+        yield partial(_jobs_of, segment, rank, first, end, chunking, count)
+
+
+def growing_blocks(segment: Segment, start: int, num_most: int) -> Iterator[tuple[int, int, int]]:
+    """Yield the first batch of each block, the batch after its last one, and those in a slab.
+
+    Examples:
+        >>> from feedline.plan import SamplePlan, Sequential
+        >>> plan = SamplePlan(order=Sequential(num_samples=100))
+        >>> list(growing_blocks(plan.segment(world_size=1, batch_size=2), 0, 4))
+        [(0, 1, 1), (1, 5, 2), (5, 21, 4), (21, 50, 4)]
+    """
+    largest = max(1, segment.plan.largest_batch(segment.batch_size))
+    most = max(num_most, BLOCK_ROWS // largest // num_most * num_most)
     count, num_batches = 1, 1
     while start < segment.num_batches:
         end = min(start + num_batches, segment.num_batches)
-        block = segment.block(rank, start, end)
-        yield cut(block, chunking, count)
+        yield start, end, count
         start = end
         count = min(2 * count, num_most)
-        if 4 * len(block.indices) <= _BLOCK_ROWS or num_batches < count:
-            num_batches = max(4 * num_batches, count)
         # Whole slabs, so that none is cut short by the end of its block.
-        num_batches = num_batches // count * count
+        num_batches = min(max(4 * num_batches, count) // count * count, most)
+
+
+def _jobs_of(
+    segment: Segment, rank: int, start: int, end: int, chunking: Chunking, count: int
+) -> list[SlabJob]:
+    return cut(segment.block(rank, start, end), chunking, count)
 
 
 def cut(block: Block, chunking: Chunking, num_batches: int) -> list[SlabJob]:
@@ -81,41 +92,32 @@ def cut(block: Block, chunking: Chunking, num_batches: int) -> list[SlabJob]:
         >>> indices = np.array([7, 2, 5, 0, 6, 1])
         >>> block = Block(first=0, indices=indices, bounds=np.array([0, 2, 4, 6]))
         >>> jobs = cut(block, EqualChunks(num_samples=8, chunk_size=4), 2)
-        >>> [(job.chunks, job.rows.tolist(), job.places.tolist()) for job in jobs]
-        [([0, 1], [2, 0, 3, 1], [2, 0, 3, 1]), ([0, 1], [1, 2], [1, 0])]
+        >>> [(job.chunks.tolist(), job.rows.tolist(), job.needed) for job in jobs]
+        [([1, 0, 1, 0], [3, 2, 1, 0], [1, 0]), ([1, 0], [2, 1], [1, 0])]
     """
-    bounds = block.bounds[::num_batches]
-    if bounds[-1] != block.bounds[-1]:
-        bounds = np.append(bounds, block.bounds[-1])
-    edges = bounds.tolist()
-    slabs = [
-        block.part(block.first + number, min(block.first + number + num_batches, _end_of(block)))
-        for number in range(0, len(block), num_batches)
-    ]
     chunks, rows = chunking.rows_of(block.indices)
-    is_start = chunks[1:] != chunks[:-1]
-    if len(rows) >= _MEAN_RUN * np.count_nonzero(is_start):
-        return [
-            _job(slab, chunks[first:end], rows[first:end], None)
-            for slab, (first, end) in zip(slabs, pairwise(edges), strict=True)
-        ]
+    end = block.first + len(block)
     jobs = []
-    # Short integers are sorted several times faster.
-    keys = chunks.astype(np.uint16) if chunking.num_chunks <= 2**16 else chunks
-    for slab, (first, end) in zip(slabs, pairwise(edges), strict=True):
-        order = np.argsort(keys[first:end], kind="stable")
-        places = np.empty(end - first, np.int64)
-        places[order] = np.arange(end - first)
-        jobs.append(_job(slab, chunks[first:end][order], rows[first:end][order], places))
+    first_row = 0
+    for first in range(block.first, end, num_batches):
+        slab = block.part(first, min(first + num_batches, end))
+        part = slice(first_row, first_row + len(slab.indices))
+        needed = by_first_use(chunks[part], chunking.num_chunks)
+        jobs.append(SlabJob(slab, chunks[part], rows[part], needed, chunking.num_chunks))
+        first_row = part.stop
     return jobs
 
 
-def _end_of(block: Block) -> int:
-    return block.first + len(block)
+def by_first_use(chunks: Numbers, num_chunks: int) -> list[int]:
+    """Return the distinct chunks in the order of their first use.
 
-
-def _job(slab: Block, chunks: Numbers, rows: Numbers, places: Numbers | None) -> SlabJob:
-    starts = np.flatnonzero(chunks[1:] != chunks[:-1]) + 1
-    edges = [0, *starts.tolist(), len(rows)]
-    found = [*chunks[:1].tolist(), *chunks[starts].tolist()]
-    return SlabJob(slab, found, edges, rows, places)
+    Examples:
+        >>> by_first_use(np.array([3, 1, 3, 0, 1]), 5)
+        [3, 1, 0]
+    """
+    first = np.full(num_chunks, len(chunks), np.int64)
+    # What is written last stays, so the first use is written last.
+    first[chunks[::-1]] = np.arange(len(chunks) - 1, -1, -1)
+    used = np.flatnonzero(first < len(chunks))
+    order: list[int] = used[np.argsort(first[used])].tolist()
+    return order

@@ -61,7 +61,7 @@ class OpenChunk:
         return next(iter(lengths.values()))
 
 
-_MAX_FILES = 128
+_MAX_FILES = 512
 
 
 def max_open_files() -> int:
@@ -93,12 +93,17 @@ class OpenChunks:
         self._opening: dict[int, Lock] = {}
         self._chunks: OrderedDict[int, OpenChunk] = OrderedDict()
         self._num_files = self._num_bytes = 0
+        self._is_tight = False
 
     def get(self, number: int) -> OpenChunk:
         """Return an open chunk; two threads never open the same one twice."""
         if self._process != os.getpid():
             # A fork copies locks as they are, also those that another thread was holding.
             self.clear()
+        found = self._chunks.get(number)
+        if found is not None and not self._is_tight:
+            # As long as all fit, it does not matter which was used last.
+            return found
         with self._lock:
             found = self._chunks.get(number)
             if found is not None:
@@ -121,6 +126,9 @@ class OpenChunks:
             self._chunks[number] = chunk
             self._num_files += chunk.num_files
             self._num_bytes += chunk.num_bytes_held
+            self._is_tight = (
+                2 * self._num_files > self._max_files or 2 * self._num_bytes > self._max_bytes
+            )
             while len(self._chunks) > 1 and (
                 self._num_files > self._max_files or self._num_bytes > self._max_bytes
             ):

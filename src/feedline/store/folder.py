@@ -31,7 +31,7 @@ from feedline.store.columns import Arrays, Column, check_columns, make_out
 from feedline.store.formats import is_grouped, open_chunk
 from feedline.store.gather import RowSource
 from feedline.store.manifest import ChunkFile, Manifest, read_manifest
-from feedline.store.paths import file_in, files_of, stamp_of
+from feedline.store.paths import file_in, files_of, is_cached, stamp_of
 from feedline.store.protocol import Store, check_rows
 from feedline.words import path_shown, several
 
@@ -291,7 +291,10 @@ class FolderStore(Store):
         for path in files_of(file_in(self.folder, file.path, may_be_folder=True)):
             with open(path, "rb", buffering=0) as opened:
                 descriptor = opened.fileno()
-                for start in range(0, os.fstat(descriptor).st_size, _HINT_BYTES):
+                size = os.fstat(descriptor).st_size
+                if is_cached(descriptor, size):
+                    continue
+                for start in range(0, size, _HINT_BYTES):
                     os.posix_fadvise(descriptor, start, _HINT_BYTES, os.POSIX_FADV_WILLNEED)
 
     def close(self) -> None:

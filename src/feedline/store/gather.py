@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,8 @@ from numpy.typing import NDArray
 
 # What is copied twice should still be in a core's own cache the second time.
 _BYTES_AT_ONCE = 2**18
+# Smaller pieces cost more than a call for each array.
+_LEAST_PIECE = 512
 
 
 class RowSource:
@@ -24,15 +27,22 @@ class RowSource:
 
     def __init__(self, array: NDArray[Any]) -> None:
         self._array = array
-        self._items = _rows_as_items(array)
+        self._items = items = _rows_as_items(array)
+        self.row_bytes = array.dtype.itemsize * math.prod(array.shape[1:])
+        # A source that lies in one piece; numpy's take would first copy any other.
+        self._take = None if items is None or not items.flags.c_contiguous else items.take
+        #: Where the first row lies in memory; None if rows do not follow each other.
+        self.address: int | None = None
+        if self._take is not None:
+            self.address = array.__array_interface__["data"][0]
+
+    def __len__(self) -> int:
+        return len(self._array)
 
     @property
     def whole(self) -> NDArray[np.uint8] | None:
         """The bytes of all rows one after another; None if they do not lie like that."""
-        items = self._items
-        if items is None or not items.flags.c_contiguous:
-            return None
-        return items.view(np.uint8)
+        return None if self._take is None else self._array.reshape(-1).view(np.uint8)
 
     def gather(self, rows: NDArray[np.int64], out: NDArray[Any]) -> None:
         """Write the rows to `out`, which is C-contiguous; they are known to be in range."""
@@ -42,17 +52,65 @@ class RowSource:
     def take(self, rows: NDArray[np.int64], out: NDArray[Any]) -> None:
         """Write the rows to `out`, which has one opaque item for each of them."""
         items = self._items
-        if items is None:
+        if self._take is not None:
+            # Any other mode copies the result once more.
+            self._take(rows, out=out, mode="clip")
+        elif items is None:
             array = self._array
             np.copyto(out.view(array.dtype).reshape(len(out), *array.shape[1:]), array[rows])
-        elif items.flags.c_contiguous:
-            # Any other mode copies the result once more.
-            items.take(rows, out=out, mode="clip")
         else:
-            # numpy's take would first copy the whole source.
             step = max(1, _BYTES_AT_ONCE // items.dtype.itemsize)
             for first in range(0, len(rows), step):
                 out[first : first + step] = items[rows[first : first + step]]
+
+
+class FlatRows:
+    """The rows of several arrays as one, over all the memory between the first and the last.
+
+    Rows are cut into pieces of one size, such that every array begins at a piece. Only memory of
+    the arrays is touched.
+    """
+
+    def __init__(self, sources: Sequence[RowSource], starts: list[int], piece_bytes: int) -> None:
+        self._sources = sources
+        self._per_row = sources[0].row_bytes // piece_bytes
+        low, high = min(starts), max(starts)
+        self._starts = np.array([(start - low) // piece_bytes for start in starts])
+        num_rows = max(len(source) for source in sources)
+        num_pieces = (high - low) // piece_bytes + num_rows * self._per_row
+        self._pieces = np.asarray(_Memory(low, num_pieces, piece_bytes))
+
+    @classmethod
+    def of(cls, sources: Sequence[RowSource]) -> FlatRows | None:
+        """Return the rows of some arrays; None if they do not lie in pieces of a fair size.
+
+        Examples:
+            >>> parts = [RowSource(np.arange(6).reshape(3, 2) + 10 * n) for n in range(2)]
+            >>> out = np.empty((2, 2), np.int64)
+            >>> FlatRows.of(parts).take(np.array([1, 0]), np.array([2, 0]), out)
+            >>> out.tolist()
+            [[14, 15], [0, 1]]
+        """
+        starts = [source.address for source in sources]
+        row_bytes = sources[0].row_bytes
+        if None in starts or not row_bytes:
+            return None
+        known = [start for start in starts if start is not None]
+        piece_bytes = math.gcd(row_bytes, *(start - known[0] for start in known))
+        if piece_bytes < min(row_bytes, _LEAST_PIECE):
+            return None
+        return cls(sources, known, piece_bytes)
+
+    def take(self, numbers: NDArray[np.int64], rows: NDArray[np.int64], out: NDArray[Any]) -> None:
+        """Write row `rows[i]` of array `numbers[i]` to row i of `out`, which is C-contiguous."""
+        if not len(rows):
+            return
+        pieces = self._starts[numbers]
+        pieces += rows if self._per_row == 1 else rows * self._per_row
+        if self._per_row > 1:
+            pieces = (pieces[:, None] + np.arange(self._per_row)).reshape(-1)
+        into = out.reshape(-1).view(self._pieces.dtype)
+        self._pieces.take(pieces, out=into, mode="clip")
 
 
 def as_items(array: NDArray[Any]) -> NDArray[Any]:
@@ -76,6 +134,18 @@ def scatter(source: NDArray[Any], out: NDArray[Any], places: NDArray[np.int64]) 
     """
     if source.size:
         as_items(out)[places] = as_items(source)
+
+
+class _Memory:
+    """Shows memory to numpy; whoever uses it keeps alive what lies there."""
+
+    def __init__(self, address: int, num_items: int, item_bytes: int) -> None:
+        self.__array_interface__ = {
+            "version": 3,
+            "data": (address, True),
+            "shape": (num_items,),
+            "typestr": f"|V{item_bytes}",
+        }
 
 
 class _Interface:

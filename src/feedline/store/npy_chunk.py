@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -29,6 +31,22 @@ _DTYPES = {
     for dtype in map(dtype_named, TYPE_NAMES)
     for code in (dtype.str, f"<{dtype.str[1:]}")
 }
+# As numpy writes it; other programs may write the same in other words.
+_USUAL_HEADER = re.compile(
+    r"\{'descr': '([^'\\]*)', 'fortran_order': (True|False), "
+    r"'shape': \(((?:\d{1,19}, ?)*(?:\d{1,19})?)\), \}\s*"
+)
+_parser = Lock()
+
+
+def _renew_parser() -> None:
+    """Make a new lock: another thread may have held it when this process was forked."""
+    global _parser
+    _parser = Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_parser)
 
 
 def open_npy(path: Path) -> OpenChunk:
@@ -106,11 +124,7 @@ def _read_header(path: Path, bytes_: NDArray[np.uint8]) -> tuple[str, int]:
 
 def _parse_header(path: Path, text: str) -> dict[str, Any]:
     """Return the type, the shape and the order of the values, as `view` takes them."""
-    try:
-        # Plain types need no escapes, and Python warns about those it does not know.
-        header = None if "\\" in text else ast.literal_eval(text.strip())
-    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
-        header = None
+    header = _header_of(text)
     if not isinstance(header, dict) or header.keys() != {"descr", "fortran_order", "shape"}:
         raise DamagedDataError(
             f"{path}: the header {text!r:.80} must have descr, fortran_order and shape; it is "
@@ -129,6 +143,21 @@ def _parse_header(path: Path, text: str) -> dict[str, Any]:
             "of one sample with shape (1,)"
         )
     return {"dtype": dtype, "shape": shape, "is_fortran": is_fortran}
+
+
+def _header_of(text: str) -> object:
+    """Return the value that a header is written as; None if it is none."""
+    found = _USUAL_HEADER.fullmatch(text)
+    if found is not None:
+        shape = tuple(int(size) for size in found[3].split(",") if size.strip())
+        return {"descr": found[1], "fortran_order": found[2] == "True", "shape": shape}
+    try:
+        # Python 3.11's parser fails at random when two threads use it.
+        with _parser:
+            # Plain types need no escapes, and Python warns about those it does not know.
+            return None if "\\" in text else ast.literal_eval(text.strip())
+    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
+        return None
 
 
 def _dtype_of(path: Path, descr: object) -> np.dtype[Any]:

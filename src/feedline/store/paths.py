@@ -8,6 +8,8 @@ from pathlib import Path, PurePosixPath
 
 from feedline.errors import DamagedDataError, MissingDataError, StoreError, UnsafeDataError
 
+_NUM_PROBES = 9
+
 
 def check_relative(owner: Path, relative: object) -> str:
     """Return a path that the file `owner` names, or raise if it could be outside its folder."""
@@ -68,3 +70,17 @@ def stamp_of(path: Path) -> int:
     """Return a number that changes when a chunk is replaced, or only touched; it reads nothing."""
     found = [file.stat() for file in files_of(path)]
     return hash(tuple((s.st_ino, s.st_size, s.st_mtime_ns) for s in found))
+
+
+def is_cached(descriptor: int, size: int) -> bool:
+    """Whether a file seems to be in the page cache: its ends and some places between are."""
+    if not hasattr(os, "preadv") or not hasattr(os, "RWF_NOWAIT"):
+        return False
+    byte = bytearray(1)
+    try:
+        places = {size * part // (_NUM_PROBES - 1) for part in range(_NUM_PROBES)}
+        return all(
+            os.preadv(descriptor, [byte], min(place, size - 1), os.RWF_NOWAIT) for place in places
+        )
+    except OSError:  # it would have to wait, or the file system cannot say
+        return False

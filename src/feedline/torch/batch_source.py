@@ -9,11 +9,10 @@ from typing import Any
 
 from feedline.errors import InvalidValueError, check_choice, check_integer
 from feedline.feed import Batching, DataPlan, RankOptions, Reading
-from feedline.feed.reading import DEFAULT_BUDGET
 from feedline.feed.store_plans import TAILS, plan_for_store, plan_given
 from feedline.plan import Order, Plan, SamplePlan, Sequential, Shuffled
 from feedline.store import Store, is_store
-from feedline.torch.device.feeder import DEVICE_BUDGET, PINNED_BUDGET, Feeder
+from feedline.torch.device.feeder import DEVICE_BUDGET, Feeder
 from feedline.torch.device.link import Link
 from feedline.torch.feed_dataset import FeedDataset
 from feedline.torch.loader_arguments import (
@@ -63,11 +62,8 @@ class StoreOptions:
     @property
     def reading(self) -> Reading:
         """How the store is read."""
-        budget = DEFAULT_BUDGET if self.device is None else PINNED_BUDGET
-        return Reading(
-            num_threads="auto" if self.num_threads is None else self.num_threads,
-            memory_budget=budget if self.memory_budget is None else self.memory_budget,
-        )
+        num_threads = "auto" if self.num_threads is None else self.num_threads
+        return Reading(num_threads=num_threads, memory_budget=self.memory_budget)
 
     def feeder(self, reading: Reading, num_workers: int) -> Feeder | None:
         """Return the way to the device; None if batches come from workers, or stay here."""

@@ -27,6 +27,7 @@ from feedline.feed import (
 from feedline.feed.delegation import asked_of
 from feedline.feed.gathering import arrays_in, bytes_for
 from feedline.feed.passes import SINGLE
+from feedline.feed.reading import DEFAULT_BUDGET
 from feedline.feed.shown import loader_shown
 from feedline.plan import Plan, Segment
 from feedline.store import Store
@@ -229,7 +230,9 @@ class FeedDataset(IterableDataset[Item]):
         # One batch at first, so that it comes soon, then more and more together.
         batches = picked_batches(segment, self.batches.rank, numbers)
         row_bytes = sum(column.row_bytes for column in self.store.columns.values())
-        num_rows = min(_ROWS_AT_ONCE, self.reading.memory_budget // (4 * max(1, row_bytes)))
+        num_rows = min(
+            _ROWS_AT_ONCE, (self.reading.memory_budget or DEFAULT_BUDGET) // (4 * max(1, row_bytes))
+        )
         count, num_most = 1, max(1, num_rows // segment.batch_size)
         while some := list(islice(batches, count)):
             try:

@@ -11,7 +11,7 @@ import torch
 from feedline.errors import InvalidValueError, StoreError, check_integer
 from feedline.feed import Pass, Reading
 from feedline.feed.gathering import bytes_for
-from feedline.feed.readahead import MadeAhead
+from feedline.feed.readahead import InThread
 from feedline.feed.reading import SlabSizes, read_into, slab_sizes
 from feedline.plan import Chunking
 from feedline.store import Store
@@ -19,8 +19,10 @@ from feedline.torch.device.link import Link, Ring
 from feedline.torch.device.slabs import CopiedSlabs, DeviceSlab
 from feedline.torch.device.windows import WindowSlabs
 
-PINNED_BUDGET = 2**28
 DEVICE_BUDGET = 2**31
+# Larger slabs than in memory: each costs some hundred microseconds of the interpreter.
+_MAX_SLAB_BYTES = 2**24
+_THREAD_BUDGET = 2**25
 # Slabs of a windowed pass: some are gathered, some wait, and one or two are in the loop's hands.
 _SLABS_IN_USE = 10
 
@@ -57,10 +59,11 @@ class Feeder:
                 f"device_budget={self.device_budget} must be at least {2 * batch_bytes}, the bytes "
                 f"of two batches of {largest}; use a smaller batch or a larger budget"
             )
-        budget = min(self.reading.memory_budget, self.device_budget // 2)
-        if budget < batch_bytes:
-            budget = self.reading.memory_budget
-        sizes = slab_sizes(store, running, replace(self.reading, memory_budget=budget))
+        pinned = self.reading.memory_budget
+        if pinned is None:
+            pinned = max(batch_bytes, (self.reading.count + 2) * _THREAD_BUDGET)
+        reading = replace(self.reading, memory_budget=min(pinned, self.device_budget // 2))
+        sizes = slab_sizes(store, running, reading, _MAX_SLAB_BYTES)
         return DeviceSlabs(self, store, chunking, running, sizes)
 
     def ring(self, sizes: SlabSizes) -> Ring:
@@ -118,7 +121,7 @@ class DeviceSlabs(Iterator[DeviceSlab]):
                 *(feeder.link, feeder.ring(sizes), num_slots, *self._given),
                 *(feeder.reading.count, sizes.num_batches),
             )
-            self._slabs = MadeAhead(iter(self._windows), in_thread=True)
+            self._slabs = InThread(self._windows)
 
     @property
     def is_windowed(self) -> bool:
@@ -145,7 +148,7 @@ class DeviceSlabs(Iterator[DeviceSlab]):
         ring = feeder.ring(sizes)
         sink = CopiedSlabs(feeder.link, ring, self._given[0])
         on_device = feeder.device_budget // max(1, sizes.num_bytes) - 2
-        num_ahead = max(0, min(ring.count - 1, on_device, feeder.reading.count + 2))
+        num_ahead = max(0, min(ring.count - 1, on_device, 2 * feeder.reading.count))
         return read_into(sink, *self._given, feeder.reading, sizes, num_ahead, start)
 
     def close(self) -> None:

@@ -53,12 +53,25 @@ class Link:
         """Return the stream that the caller works on; None without streams."""
         return torch.cuda.current_stream(self.device) if self.is_cuda else None
 
+    def stream_number(self) -> int:
+        """Return a number that tells streams apart, faster than a stream itself."""
+        return _stream_number(self.device.index) if self.is_cuda else 0
+
     def hand_over(self, stream: Any, event: Any, tensors: Iterable[torch.Tensor]) -> None:
         """Let a stream use tensors after `event`; their memory is kept until it has used them."""
         if stream is not None:
             stream.wait_event(event)
             for tensor in tensors:
                 tensor.record_stream(stream)
+
+
+def _stream_number(device: int) -> int:
+    number: int = torch.cuda.current_stream(device).cuda_stream
+    return number
+
+
+# The same without the stream around it, where torch has it.
+_stream_number = getattr(torch._C, "_cuda_getCurrentRawStream", _stream_number)
 
 
 class Ring:

@@ -103,3 +103,13 @@ class OnDevice(LoaderWrapper):
         """Release threads, workers and files."""
         self._running = None
         self.loader.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy has not received what waits here, so it begins before that.
+        place = self.state_dict() if self._num_waiting else None
+        return {"loader": self.loader, "device": self.device, "place": place}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        OnDevice.__init__(self, state["loader"], state["device"])
+        if state["place"] is not None:
+            self.loader.load_state_dict(state["place"])

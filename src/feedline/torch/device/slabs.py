@@ -46,14 +46,15 @@ class Arrival:
     def __init__(self, link: Link, slab: DeviceSlab) -> None:
         self._link = link
         self._slab = slab
-        self._streams: list[Any] = [None]
+        self._streams: set[int] = set() if link.is_cuda else {0}
 
     def __call__(self) -> None:
         """Make the current stream wait until the slab has arrived."""
-        stream = self._link.current_stream()
-        if stream not in self._streams:
+        number = self._link.stream_number()
+        if number not in self._streams:
+            stream = self._link.current_stream()
             self._link.hand_over(stream, self._slab.event, [self._slab.memory])
-            self._streams.append(stream)
+            self._streams.add(number)
 
 
 class CopiedSlabs:

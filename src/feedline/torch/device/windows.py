@@ -11,10 +11,11 @@ one stream, so that a chunk is replaced after it was used and used after it has 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import pairwise
+from functools import partial
+from itertools import islice, pairwise
 from typing import Any
 
 import numpy as np
@@ -25,14 +26,17 @@ from feedline.errors import StoreError
 from feedline.feed.gathering import bytes_for, layout_of
 from feedline.feed.passes import Pass
 from feedline.feed.readahead import MadeAhead
+from feedline.feed.slab_jobs import BLOCK_ROWS, by_first_use, growing_blocks
 from feedline.plan import Block, Chunking
 from feedline.store import Store
+from feedline.store.mapped import read_mapped
 from feedline.torch.device.link import Link, Ring
 from feedline.torch.device.slabs import DeviceSlab, tensors_in
 
 Numbers = NDArray[np.int64]
-_BLOCK_ROWS = 2**15
-_BLOCKS_AHEAD = 3
+# Enough to know the next window while this one is used.
+_BLOCKS_AHEAD = 64
+_SENT_AT_ONCE = 4
 _SLABS_AT_ONCE = 4
 # Rows are copied on the device in the largest pieces that they are made of.
 _PIECES = ((8, torch.int64), (4, torch.int32), (2, torch.int16), (1, torch.uint8))
@@ -148,22 +152,21 @@ class WindowSlabs:
         # The number of the latest load of each chunk, and the chunks whose latest load has come.
         self._loads: dict[int, int] = {}
         self._arrived: set[int] = set()
+        self._places: Ring | None = None
         #: The batch after the latest one that was yielded.
         self.next_batch = running.start
 
     def __iter__(self) -> Iterator[list[DeviceSlab]]:
         """Yield slabs, a few at a time; raise if a chunk cannot be read whole."""
-        blocks = MadeAhead(self._blocks(), in_thread=True)
+        blocks = MadeAhead(self._blocks(), num_threads=2)
         known: deque[_Rows] = deque()
         try:
             while True:
-                while len(known) < _BLOCKS_AHEAD:
-                    block = next(blocks, None)
-                    if block is None:
-                        break
-                    known.append(block)
+                if not known:
+                    known.extend(islice(blocks, 1))
                 if not known:
                     return
+                self._look_ahead(known, blocks)
                 self._plan_loads(known)
                 for slabs in self._slabs_of(known[0]):
                     yield slabs
@@ -171,6 +174,16 @@ class WindowSlabs:
                 known.popleft()
         finally:
             self.close()
+
+    def _look_ahead(self, known: deque[_Rows], blocks: MadeAhead[_Rows]) -> None:
+        """Add the blocks that are ready, until they need all slots."""
+        needed = {chunk for block in known for chunk in block.needed}
+        while len(needed) < self._slots.count and len(known) < _BLOCKS_AHEAD:
+            block = blocks.poll()
+            if block is None:
+                return
+            known.append(block)
+            needed.update(block.needed)
 
     def close(self) -> None:
         """End the threads, and give back the memory that they have taken."""
@@ -184,25 +197,25 @@ class WindowSlabs:
         if not future.cancelled() and future.exception() is None:
             self._ring.give_back(future.result())
 
-    def _blocks(self) -> Iterator[list[_Rows]]:
-        """Yield the rows of the batches to come; a block needs few enough chunks for the slots."""
-        segment, start, count = self._running.segment, self._running.start, 1
-        most = max(1, _BLOCK_ROWS // segment.batch_size)
-        while start < segment.num_batches:
-            end = min(start + count, segment.num_batches)
-            block = segment.block(self._running.rank, start, end)
-            chunks, rows = self._chunking.rows_of(block.indices)
-            distinct, first_use = np.unique(chunks, return_index=True)
-            needed = distinct[np.argsort(first_use)].tolist()
-            if len(needed) > max(1, self._slots.count // 2):
-                if count == 1 and len(needed) > self._slots.count:
-                    raise NotWholeError(f"batch {start} needs {len(needed)} chunks at once")
-                if count > 1:
-                    most = count = max(1, count // 2)
-                    continue
-            yield [_Rows(self._cut(block), chunks, rows, needed)]
-            start = end
-            count = min(2 * count, most)
+    def _blocks(self) -> Iterator[Callable[[], list[_Rows]]]:
+        """Yield functions that compute the rows of the batches to come."""
+        running = self._running
+        for start, end, _ in growing_blocks(running.segment, running.start, self._num_batches):
+            yield partial(self._rows_of, start, end)
+
+    def _rows_of(self, start: int, end: int) -> list[_Rows]:
+        """Return batches in blocks that need few enough chunks for the slots."""
+        block = self._running.segment.block(self._running.rank, start, end)
+        chunks, rows = self._chunking.rows_of(block.indices)
+        needed = by_first_use(chunks, self._chunking.num_chunks)
+        if len(needed) <= self._slots.count // 2:
+            return [_Rows(self._cut(block), chunks, rows, needed)]
+        if end - start > 1:
+            middle = (start + end) // 2
+            return self._rows_of(start, middle) + self._rows_of(middle, end)
+        if len(needed) > self._slots.count:
+            raise NotWholeError(f"batch {start} needs {len(needed)} chunks at once")
+        return [_Rows(self._cut(block), chunks, rows, needed)]
 
     def _cut(self, block: Block) -> list[Block]:
         end = block.first + len(block)
@@ -250,7 +263,11 @@ class WindowSlabs:
         if whole is None:
             raise NotWholeError(f"chunk {piece.chunk} is not an array in memory or in a file")
         memory = self._ring.take()
-        np.copyto(memory[: piece.end - piece.start], whole[piece.start : piece.end])
+        try:
+            read_mapped(whole, piece.start, memory[: piece.end - piece.start])
+        except BaseException:
+            self._ring.give_back(memory)
+            raise
         return memory
 
     def _copy(self, *, must_wait: bool) -> bool:
@@ -276,10 +293,7 @@ class WindowSlabs:
             assert self._copy(must_wait=True), "a chunk that is needed is not on its way"
         places = self._slots.slot_of[block.chunks] * self._slots.num_rows + block.rows
         with self._link.sending():
-            sent = torch.from_numpy(places)
-            if self._link.is_cuda:
-                sent = sent.pin_memory()
-            sent = sent.to(self._link.device, non_blocking=True)
+            sent = self._send(places)
         edges = np.cumsum([0, *(len(slab.indices) for slab in block.slabs)]).tolist()
         group = []
         for slab, (first, end) in zip(block.slabs, pairwise(edges), strict=True):
@@ -292,6 +306,18 @@ class WindowSlabs:
                 group = []
         if group:
             yield group
+
+    def _send(self, places: Numbers) -> torch.Tensor:
+        """Return numbers on the device, sent from pinned memory."""
+        if self._places is None or self._places.num_bytes < places.nbytes:
+            self._places = Ring(self._link, max(8 * BLOCK_ROWS, places.nbytes), _SENT_AT_ONCE)
+        memory = self._places.take()
+        pinned = memory[: places.nbytes].view(np.int64)
+        pinned[:] = places
+        sent = self._link.device_memory(places.nbytes).view(torch.int64)
+        sent.copy_(torch.from_numpy(pinned), non_blocking=True)
+        self._places.give_back(memory, self._link.mark())
+        return sent
 
     def _gather(self, slab: Block, places: torch.Tensor) -> DeviceSlab:
         columns, num_rows = self._store.columns, len(slab.indices)
