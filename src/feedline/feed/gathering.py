@@ -6,7 +6,7 @@ A slab is memory that many rows are gathered into at once, delivered batch by ba
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from threading import local
 from typing import Self
@@ -26,6 +26,10 @@ _ALIGNMENT = 64
 _MEAN_RUN = 16
 # Chunks that may be open for one copy; all of them have to be.
 _MOST_AT_ONCE = 256
+# Sets of chunks whose rows are kept ready.
+_MOST_OPENED = 4
+
+Flat = dict[str, FlatRows]
 
 
 def chunking_of(store: Store) -> Chunking:
@@ -56,17 +60,22 @@ def gather_samples(
     if len(indices):
         bounds = np.array([0, len(indices)])
         (job,) = cut(Block(first=0, indices=indices, bounds=bounds), chunking, 1)
-        gather(store, job, arrays, Scratch())
+        gather(store, job, arrays, Workplace())
 
 
-class Scratch:
-    """Memory that a thread gathers rows into before it puts them in order; one for each thread."""
+class Workplace:
+    """What the threads of a pass keep from one slab to the next."""
 
     def __init__(self) -> None:
         self._of_thread = local()
+        # Slabs that are near each other often need the same chunks.
+        self._opened: dict[tuple[int, ...], Flat | None] = {}
 
-    def arrays(self, like: Arrays) -> Arrays:
-        """Return arrays of the same shapes and types as others, with any contents."""
+    def scratch(self, like: Arrays) -> Arrays:
+        """Return arrays of the same shapes and types as others, with any contents.
+
+        A thread gathers rows into them before it puts them in order.
+        """
         columns = {n: Column(n, a.dtype.name, a.shape[1:]) for n, a in like.items()}
         num_rows = len(next(iter(like.values())))
         num_bytes = bytes_for(columns, num_rows)
@@ -75,46 +84,59 @@ class Scratch:
             memory = self._of_thread.memory = np.empty(num_bytes, np.uint8)
         return arrays_in(memory, columns, num_rows)
 
+    def flat_rows(self, store: Store, job: SlabJob, names: Iterable[str]) -> Flat | None:
+        """Return the rows of a job's chunks, column by column; None if they must be read."""
+        if job.needed not in self._opened:
+            found = _flat_rows(store, job, names)
+            while len(self._opened) >= _MOST_OPENED:
+                self._opened.pop(next(iter(self._opened)), None)
+            self._opened[job.needed] = found
+            return found
+        return self._opened.get(job.needed)
 
-def gather(store: Store, job: SlabJob, arrays: Arrays, scratch: Scratch) -> None:
+
+def gather(store: Store, job: SlabJob, arrays: Arrays, workplace: Workplace) -> None:
     """Write the samples of a job to `arrays`.
+
+    Where all chunks lie in memory or in mapped files, each column is copied in one call. A call for
+    each chunk would cost more than the copy: all threads would wait for each other.
 
     Args:
         store: Where the samples are.
         job: Which rows of which chunks.
         arrays: What they are written to, column by column.
-        scratch: Memory for rows that are not in order yet.
+        workplace: What is kept from one slab to the next.
     """
-    if not arrays or not _gather_at_once(store, job, arrays):
-        _gather_by_chunk(store, job, arrays, scratch)
+    flat = workplace.flat_rows(store, job, arrays)
+    if not arrays or flat is None:
+        _gather_by_chunk(store, job, arrays, workplace)
+        return
+    slots = np.empty(job.num_chunks, np.int64)
+    slots[list(job.needed)] = np.arange(len(job.needed))
+    slots = slots[job.chunks]
+    for name, array in arrays.items():
+        flat[name].take(slots, job.rows, array)
 
 
-def _gather_at_once(store: Store, job: SlabJob, arrays: Arrays) -> bool:
-    """Copy each column in one go, if all chunks lie in memory or in mapped files.
-
-    A call for each chunk would cost more than the copy: all threads would wait for each other.
-    """
+def _flat_rows(store: Store, job: SlabJob, names: Iterable[str]) -> Flat | None:
     # A store of the user's own may have `read` only.
     sources_of = getattr(store, "row_sources", None)
     if sources_of is None or len(job.needed) > _MOST_AT_ONCE:
-        return False
+        return None
     with _Described(store, job) as described:
         opened = [sources_of(described.at(chunk)) for chunk in job.needed]
     if None in opened:
-        return False
-    flat = {name: FlatRows.of([sources[name] for sources in opened]) for name in arrays}
-    if any(rows is None for rows in flat.values()):
-        return False
-    slots = np.empty(job.num_chunks, np.int64)
-    slots[job.needed] = np.arange(len(job.needed))
-    slots = slots[job.chunks]
-    for name, rows in flat.items():
-        assert rows is not None
-        rows.take(slots, job.rows, arrays[name])
-    return True
+        return None
+    flat = {}
+    for name in names:
+        rows = FlatRows.of([sources[name] for sources in opened])
+        if rows is None:
+            return None
+        flat[name] = rows
+    return flat
 
 
-def _gather_by_chunk(store: Store, job: SlabJob, arrays: Arrays, scratch: Scratch) -> None:
+def _gather_by_chunk(store: Store, job: SlabJob, arrays: Arrays, workplace: Workplace) -> None:
     """Read the rows of each chunk together, and put them in order."""
     chunks, rows = job.chunks, job.rows
     num_runs = 1 + np.count_nonzero(chunks[1:] != chunks[:-1])
@@ -124,7 +146,7 @@ def _gather_by_chunk(store: Store, job: SlabJob, arrays: Arrays, scratch: Scratc
     # Short integers are sorted several times faster.
     keys = chunks.astype(np.uint16) if job.num_chunks <= 2**16 else chunks
     order = np.argsort(keys, kind="stable")
-    read = scratch.arrays(arrays)
+    read = workplace.scratch(arrays)
     _read_runs(store, job, chunks[order], rows[order], read)
     for name, array in arrays.items():
         scatter(read[name], array, order)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.errors import InvalidValueError, check_integer
-from feedline.feed.gathering import Scratch, arrays_in, bytes_for, gather
+from feedline.feed.gathering import Workplace, arrays_in, bytes_for, gather
 from feedline.feed.passes import Pass
 from feedline.feed.readahead import MadeAhead, ReadAhead
 from feedline.feed.slab_jobs import SlabJob, cut, slab_jobs
@@ -28,8 +28,8 @@ _THREAD_BUDGET = 16 * 2**20
 _MANY_THREADS = 6
 _MAX_SLAB_BYTES = 2**23
 _MAX_SLAB_ROWS = 2**15
-# More do not help: they would wait for the memory, and for each other.
-_MAX_THREADS = 12
+# More do not help: they would wait for each other.
+_MAX_THREADS = 8
 # Jobs that touch more chunks than this are spread over the data: reading ahead does not help.
 _MAX_CHUNKS = 64
 
@@ -234,14 +234,14 @@ def read_into(
         start: The batch to begin at; by default the first one of the pass.
     """
     columns = store.columns
-    scratch = Scratch()
+    workplace = Workplace()
 
     def read(job: SlabJob) -> Result:
         num_rows = len(job.rows)
         memory = sink.take(bytes_for(columns, num_rows))
         try:
             arrays = arrays_in(memory, columns, num_rows)
-            gather(store, job, arrays, scratch)
+            gather(store, job, arrays, workplace)
         except BaseException:
             sink.drop(memory)
             raise

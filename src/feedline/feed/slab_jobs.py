@@ -28,14 +28,14 @@ class SlabJob:
         block: The batches.
         chunks: The chunk of each sample.
         rows: The row of each sample in its chunk.
-        needed: The distinct chunks, in the order of their first use.
+        needed: The distinct chunks, in ascending order.
         num_chunks: The number of all chunks.
     """
 
     block: Block
     chunks: Numbers
     rows: Numbers
-    needed: list[int]
+    needed: tuple[int, ...]
     num_chunks: int
 
 
@@ -93,7 +93,7 @@ def cut(block: Block, chunking: Chunking, num_batches: int) -> list[SlabJob]:
         >>> block = Block(first=0, indices=indices, bounds=np.array([0, 2, 4, 6]))
         >>> jobs = cut(block, EqualChunks(num_samples=8, chunk_size=4), 2)
         >>> [(job.chunks.tolist(), job.rows.tolist(), job.needed) for job in jobs]
-        [([1, 0, 1, 0], [3, 2, 1, 0], [1, 0]), ([1, 0], [2, 1], [1, 0])]
+        [([1, 0, 1, 0], [3, 2, 1, 0], (0, 1)), ([1, 0], [2, 1], (0, 1))]
     """
     chunks, rows = chunking.rows_of(block.indices)
     end = block.first + len(block)
@@ -102,10 +102,24 @@ def cut(block: Block, chunking: Chunking, num_batches: int) -> list[SlabJob]:
     for first in range(block.first, end, num_batches):
         slab = block.part(first, min(first + num_batches, end))
         part = slice(first_row, first_row + len(slab.indices))
-        needed = by_first_use(chunks[part], chunking.num_chunks)
+        needed = distinct(chunks[part], chunking.num_chunks)
         jobs.append(SlabJob(slab, chunks[part], rows[part], needed, chunking.num_chunks))
         first_row = part.stop
     return jobs
+
+
+def distinct(chunks: Numbers, num_chunks: int) -> tuple[int, ...]:
+    """Return the distinct chunks, in ascending order.
+
+    Examples:
+        >>> distinct(np.array([3, 1, 3, 0, 1]), 5)
+        (0, 1, 3)
+    """
+    if num_chunks > len(chunks):
+        return tuple(np.unique(chunks).tolist())
+    is_used = np.zeros(num_chunks, np.bool_)
+    is_used[chunks] = True
+    return tuple(np.flatnonzero(is_used).tolist())
 
 
 def by_first_use(chunks: Numbers, num_chunks: int) -> list[int]:

@@ -21,8 +21,8 @@ from feedline.torch.device.windows import WindowSlabs
 
 DEVICE_BUDGET = 2**31
 # Larger slabs than in memory: each costs some hundred microseconds of the interpreter.
-_MAX_SLAB_BYTES = 2**24
-_THREAD_BUDGET = 2**25
+_MAX_SLAB_BYTES = 2**25
+_THREAD_BUDGET = 2**26
 # Slabs of a windowed pass: some are gathered, some wait, and one or two are in the loop's hands.
 _SLABS_IN_USE = 10
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from queue import SimpleQueue
+from threading import current_thread, local
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ class Link:
     def __init__(self, device: torch.device | str | int) -> None:
         self.device = device_named(device)
         self._stream = torch.cuda.Stream(self.device) if self.is_cuda else None
+        self._of_thread = local()
 
     @property
     def is_cuda(self) -> bool:
@@ -43,7 +45,15 @@ class Link:
 
     def sending(self) -> AbstractContextManager[Any]:
         """Return a context in which work goes to the stream of copies."""
-        return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
+        if self._stream is None:
+            return nullcontext()
+        if not current_thread().name.startswith("feedline-reader"):
+            return torch.cuda.stream(self._stream)
+        # Our own threads do nothing else, and changing the stream each time would cost them much.
+        if not getattr(self._of_thread, "is_sending", False):
+            torch.cuda.set_stream(self._stream)
+            self._of_thread.is_sending = True
+        return nullcontext()
 
     def mark(self) -> Any:
         """Return an event after all copies that were begun; None if they are over."""
@@ -121,7 +131,7 @@ def device_named(device: torch.device | str | int) -> torch.device:
             "install a torch built for this GPU"
         )
     number = torch.cuda.current_device() if found.index is None else found.index
-    if number >= num_devices:
+    if not 0 <= number < num_devices:
         raise InvalidValueError(
             f"device={str(found)!r} must be one of the {num_devices} GPUs, 'cuda:0' to "
             f"'cuda:{num_devices - 1}'"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from feedline.feed.gathering import layout_of
+from feedline.feed.gathering import bytes_for, layout_of
 from feedline.feed.reading import Slab
 from feedline.plan import Block
 from feedline.store import Store
@@ -69,7 +70,8 @@ class CopiedSlabs:
     def __init__(self, link: Link, ring: Ring, store: Store) -> None:
         self._link = link
         self._ring = ring
-        self._store = store
+        self._columns = store.columns
+        self._layout = TensorLayout(store)
 
     def take(self, num_bytes: int) -> NDArray[np.uint8]:
         """Return pinned memory that nobody uses."""
@@ -80,25 +82,43 @@ class CopiedSlabs:
         event = None
         try:
             num_rows = len(slab.block.indices)
-            num_bytes = max((end for _, end in layout_of(self._store.columns, num_rows).values()))
+            num_bytes = bytes_for(self._columns, num_rows)
             with self._link.sending():
                 held = self._link.device_memory(num_bytes)
                 held.copy_(torch.from_numpy(memory[:num_bytes]), non_blocking=True)
                 event = self._link.mark()
         finally:
             self._ring.give_back(memory, event)
-        return DeviceSlab(slab.block, held, tensors_in(held, self._store, num_rows), event)
+        return DeviceSlab(slab.block, held, self._layout.tensors(held, num_rows), event)
 
     def drop(self, memory: NDArray[np.uint8]) -> None:
         """Take back memory whose slab could not be read."""
         self._ring.give_back(memory)
 
 
-def tensors_in(memory: torch.Tensor, store: Store, num_rows: int) -> dict[str, torch.Tensor]:
-    """Return a tensor for each column, one after another in `memory`."""
-    tensors = {}
-    for name, (start, end) in layout_of(store.columns, num_rows).items():
-        column = store.columns[name]
-        kind = _TYPES.get(column.type_name) or getattr(torch, column.type_name)
-        tensors[name] = memory[start:end].view(kind).view(num_rows, *column.shape)
-    return tensors
+class TensorLayout:
+    """Where the columns of a store lie in the memory of a slab.
+
+    Args:
+        store: Where the samples come from.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._columns = store.columns
+        self._known: dict[int, list[tuple[str, int, int, torch.dtype, tuple[int, ...]]]] = {}
+
+    def tensors(self, memory: torch.Tensor, num_rows: int) -> dict[str, torch.Tensor]:
+        """Return a tensor for each column, one after another in `memory`."""
+        known = self._known.get(num_rows)
+        if known is None:
+            known = self._known[num_rows] = list(self._parts(num_rows))
+        return {
+            name: memory[start:end].view(kind).view(shape)
+            for name, start, end, kind, shape in known
+        }
+
+    def _parts(self, num_rows: int) -> Iterator[tuple[str, int, int, torch.dtype, tuple[int, ...]]]:
+        for name, (start, end) in layout_of(self._columns, num_rows).items():
+            column = self._columns[name]
+            kind = _TYPES.get(column.type_name) or getattr(torch, column.type_name)
+            yield name, start, end, kind, (num_rows, *column.shape)

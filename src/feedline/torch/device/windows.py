@@ -31,7 +31,7 @@ from feedline.plan import Block, Chunking
 from feedline.store import Store
 from feedline.store.mapped import read_mapped
 from feedline.torch.device.link import Link, Ring
-from feedline.torch.device.slabs import DeviceSlab, tensors_in
+from feedline.torch.device.slabs import DeviceSlab, TensorLayout
 
 Numbers = NDArray[np.int64]
 # Enough to know the next window while this one is used.
@@ -143,6 +143,7 @@ class WindowSlabs:
         self._slots = Slots(link, store, num_slots)
         self._store = store
         self._chunking = chunking
+        self._layout = TensorLayout(store)
         self._running = running
         self._num_batches = num_batches
         self._threads = ThreadPoolExecutor(num_threads, "feedline-reader")
@@ -325,4 +326,4 @@ class WindowSlabs:
             memory = self._link.device_memory(bytes_for(columns, num_rows))
             self._slots.gather(places, memory, layout_of(columns, num_rows))
             event = self._link.mark()
-        return DeviceSlab(slab, memory, tensors_in(memory, self._store, num_rows), event)
+        return DeviceSlab(slab, memory, self._layout.tensors(memory, num_rows), event)
