@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from feedline.errors import CursorFormatError, InvalidValueError, PlanMismatchError, check_integer
-from feedline.plan.frozen import fingerprint_of, list_differences, store, store_integers
+from feedline.plan.frozen import fingerprint_of, in_form_of, list_differences, store, store_integers
 from feedline.words import several, shown
 
 CURSOR_FORMAT = "feedline.cursor/1"
@@ -200,6 +200,7 @@ class Cursor:
         """Raise `PlanMismatchError`, with every differing field, unless `fields` are the same."""
         if self.fields == fields:
             return
+        fields = in_form_of(fields, self.fields)
         differences = list_differences(self.fields, fields)
         if differences:
             listed = "; ".join(

@@ -94,6 +94,10 @@ class EqualWindows:
         inside = np.minimum(windows, self.num_windows - 1) * self.window_size
         return np.where(windows < self.num_windows, inside, self.num_positions)
 
+    def window_start(self, window: int) -> int:
+        """Return where one window begins."""
+        return min(window * self.window_size, self.num_positions)
+
     def window_of(self, position: int) -> int:
         """Return the window that holds a position."""
         return position // self.window_size

@@ -79,6 +79,36 @@ def digest_array(array: NDArray[Any]) -> dict[str, Any]:
     return {"num_entries": len(array), "digest": digest.hexdigest()}
 
 
+class Digested(dict[str, Any]):
+    """A long list in a description: its length, and the digests of parts of it.
+
+    So the description is short, and two of them still show which part differs. `listed` returns
+    the list itself, for comparison with descriptions that hold it.
+    """
+
+    def __init__(self, digests: Mapping[str, Any], listed: Callable[[], list[Any]]) -> None:
+        super().__init__(digests)
+        self.listed = listed
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dict, (dict(self),)
+
+
+def in_form_of(fields: Any, saved: Any) -> Any:
+    """Return fields in which lists that `saved` holds in full are in full too.
+
+    Examples:
+        >>> fields = {"sizes": Digested({"num_entries": 2}, lambda: [4, 5])}
+        >>> in_form_of(fields, {"sizes": [4, 6]})
+        {'sizes': [4, 5]}
+    """
+    if isinstance(fields, Digested):
+        return fields.listed() if isinstance(saved, list) else fields
+    if isinstance(fields, dict) and isinstance(saved, Mapping):
+        return {name: in_form_of(value, saved.get(name)) for name, value in fields.items()}
+    return fields
+
+
 def flatten_fields(fields: Any, prefix: str = "") -> dict[str, Any]:
     """Return nested fields as one level of dotted names, so that each can be compared alone.
 

@@ -199,7 +199,7 @@ class MixtureEpoch:
             laid_out.append(_LaidOut(start, cut, counts, layout, carries))
             if follower is None or follower > length:
                 break
-            used = [a + b for a, b in zip(used, layout.counts_before(cut), strict=True)]
+            used = [a + b for a, b in zip(used, layout.counts_before(cut).tolist(), strict=True)]
             skipped, ordinals = layout.cut(cut)
             carries = [
                 carry.after(skip, ordinal)

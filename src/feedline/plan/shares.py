@@ -24,6 +24,8 @@ from feedline.plan.segment import Remaining
 
 Tail = Literal["drop", "pad", "even", "exact", "pad_ranks", "pad_ranks_drop"]
 
+#: The most ranks, and the most samples of a batch.
+MAX_BATCH = 2**31
 TAILS: tuple[str, ...] = get_args(Tail)
 
 
@@ -67,7 +69,7 @@ class Share:
 
     def __post_init__(self) -> None:
         store_integers(self, "num_positions", low=0)
-        store_integers(self, "world_size", "batch_size", low=1, high=2**31)
+        store_integers(self, "world_size", "batch_size", low=1, high=MAX_BATCH)
         check_tail(self.tail)
         per_step = self.world_size * self.batch_size
         if self.tail == "exact" and self.num_positions % per_step:

@@ -189,10 +189,15 @@ class WindowEpoch:
         slots = np.where(windows < self.num_windows, inside, self._chunks.num_chunks)
         return np.minimum(self._slots.starts(slots), self.num_positions)
 
+    def window_start(self, window: int) -> int:
+        """Return where one window begins."""
+        if window >= self.num_windows:
+            return self.num_positions
+        return min(self._slots.start(window * self._preload), self.num_positions)
+
     def window_of(self, position: int) -> int:
         """Return the window that holds a position."""
-        slot = self._slots.slots_of(np.array([position], dtype=np.int64))[0]
-        return int(slot) // self._preload
+        return self._slots.slot_of(position) // self._preload
 
     def indices(self, positions: Indices) -> Indices:
         if self._permutation is None or not len(positions):

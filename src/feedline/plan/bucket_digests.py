@@ -1,0 +1,77 @@
+"""Descriptions of buckets that stay short however many buckets there are."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from feedline.plan.frozen import Digested
+
+if TYPE_CHECKING:
+    from feedline.plan.bucket_deal import BatchRule
+    from feedline.plan.buckets import Bucket
+
+_MOST_LISTED = 128
+_NUM_DIGESTS = 64
+
+
+def describe_buckets(buckets: Sequence[Bucket]) -> list[Any] | Digested:
+    """Return some buckets as JSON values: each of a few, or the digests of very many."""
+
+    def listed() -> list[Any]:
+        return [bucket.describe() for bucket in buckets]
+
+    if len(buckets) <= _MOST_LISTED:
+        return listed()
+    return _digested(buckets, _bytes_of_buckets, listed)
+
+
+def describe_rule(rule: BatchRule) -> dict[str, Any]:
+    """Return a rule as JSON values; a long list in it is digested."""
+    return {
+        name: value
+        if not isinstance(value, list) or len(value) <= _MOST_LISTED
+        else _digested(value, _bytes_of_numbers, lambda value=value: value)
+        for name, value in rule.describe().items()
+    }
+
+
+def _digested(
+    entries: Sequence[Any],
+    bytes_of: Callable[[Sequence[Any]], Iterable[bytes]],
+    listed: Callable[[], list[Any]],
+) -> Digested:
+    count = len(entries)
+    edges = [count * part // _NUM_DIGESTS for part in range(_NUM_DIGESTS + 1)]
+    digests: dict[str, Any] = {"num_entries": count}
+    for start, stop in zip(edges, edges[1:], strict=False):
+        digest = hashlib.blake2b(digest_size=16, person=b"feedline.list.1")
+        for part in bytes_of(entries[start:stop]):
+            digest.update(len(part).to_bytes(8, "little"))
+            digest.update(part)
+        digests[f"[{start}:{stop}]"] = digest.hexdigest()
+    return Digested(digests, listed)
+
+
+def _bytes_of_buckets(buckets: Sequence[Bucket]) -> Iterable[bytes]:
+    """Yield bytes that tell any two lists of buckets apart: their keys, and then their members."""
+    keys = [repr(bucket.key).encode("utf-8", "surrogatepass") for bucket in buckets]
+    yield _bytes_of_numbers(list(map(len, keys)))[0]
+    yield b"".join(keys)
+    members = [bucket.members for bucket in buckets]
+    ranges = [own for own in members if isinstance(own, range)]
+    lists = [own for own in members if not isinstance(own, range)]
+    yield np.array([isinstance(own, range) for own in members], dtype=np.bool_).tobytes()
+    ends = [end for own in ranges for end in (own.start, own.stop, own.step)]
+    yield _bytes_of_numbers(ends)[0]
+    yield _bytes_of_numbers(list(map(len, lists)))[0]
+    for own in lists:
+        yield np.ascontiguousarray(own, dtype="<i8").tobytes()
+
+
+def _bytes_of_numbers(numbers: Sequence[Any]) -> list[bytes]:
+    kind = "<f8" if any(isinstance(number, float) for number in numbers) else "<i8"
+    return [np.array(numbers, dtype=kind).tobytes()]
