@@ -231,6 +231,9 @@ class BucketDeal:
         reached = self._shares.num_consumed(ordinals + 1, buckets)
         return sum_of(reached - self._shares.num_consumed(ordinals, buckets))
 
+    def num_left_after(self, num_batches: int) -> int:
+        return self._rest.num_left - self.num_real(0, num_batches)
+
     def after(self, num_batches: int) -> BucketRest:
         counts = self._layout.counts_before(num_batches)
         consumed = self._rest.consumed + self._shares.num_consumed(counts)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import count
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -127,8 +127,9 @@ class Interleave:
         # b * n_i may exceed 64 bits; b * (n_i // num_blocks) does not, nor does what is left of it,
         # unless there are very many blocks: then numpy calls Python's own integers.
         kind = np.int64 if self._num_blocks < _HALF else object
-        whole, rest = np.divmod(self._counts.astype(kind, copy=False), self._num_blocks)
-        self._whole, self._rest = whole, rest
+        counted: NDArray[Any] = self._counts.astype(kind, copy=False)
+        self._whole = counted // self._num_blocks
+        self._rest = counted - self._whole * self._num_blocks
         self._known: tuple[tuple[int, Integers], ...] = ()
         self._latest: _Arrangement | None = None
         self._in_turn: tuple[int, Integers, Integers] | None = None
@@ -267,7 +268,7 @@ def edges_of(sizes: Integers) -> Integers:
         [0, 2, 2, 5]
     """
     edges = np.zeros(len(sizes) + 1, dtype=np.int64)
-    np.cumsum(sizes, out=edges[1:])
+    np.add.accumulate(sizes, out=edges[1:])
     return edges
 
 

@@ -241,6 +241,9 @@ class ShareDeal(ABC):
     def num_real(self, start: int, stop: int) -> int:
         return self.share.num_real_of_all(start, stop)
 
+    def num_left_after(self, num_batches: int) -> int:
+        return self.share.num_positions - self.share.num_consumed(num_batches)
+
     def find(self, index: int) -> list[Place]:
         positions = self._order.find(index)
         if not len(positions):

@@ -54,6 +54,11 @@ class WindowRest:
         """Where each interval begins as a place, and where the last one ends."""
         return edges_of(self.lengths)
 
+    @lazy
+    def shifts(self) -> Indices:
+        """What makes a place in each interval a position."""
+        return self.starts - self.edges[:-1]
+
     @property
     def num_left(self) -> int:
         return int(self.edges[-1]) + self.order.num_positions - self.untouched
@@ -84,17 +89,22 @@ class WindowDeal(ShareDeal):
         share = self.share
         entry = num_batches * share.batch_size
         if entry > share.num_whole:
-            return self._rest_of(_NONE, _NONE, share.num_positions)
+            return self._rest_from(share.num_positions)
         number = self._num_rounds if entry == share.num_whole else self._round_of(entry)
         low, high = self._round_edge(number), self._round_edge(number + 1)
         used = entry - low // share.world_size
         run = (high - low) // share.world_size
         if used == 0 or run == 0:
-            return self._rest_of(_NONE, _NONE, low)
-        starts = np.arange(share.world_size, dtype=np.int64)
+            return self._rest_from(low)
+        # The rest of each run, and what is left of the head behind the round.
+        num_head = int(high < self._head_length)
+        starts = np.arange(share.world_size + num_head, dtype=np.int64)
         starts *= run
         starts += low + used
-        return self._rest_of(starts, starts + (run - used), high)
+        ends = starts + (run - used)
+        if num_head:
+            starts[-1], ends[-1] = high, self._head_length
+        return self._rest_of(starts, ends, max(high, self._head_length))
 
     def entries_of(self, positions: Indices) -> tuple[Indices, Indices]:
         places = map(self._place_of, positions.tolist())
@@ -177,15 +187,16 @@ class WindowDeal(ShareDeal):
         return np.where(pieces < num_head, in_head, self._head_length + begun - rest.untouched)
 
     def _positions_at(self, places: Indices) -> Indices:
-        """Return the position of the epoch at each place."""
+        """Return the position of the epoch at each place, in ascending order."""
         rest = self._rest
-        untouched = places + (rest.untouched - self._head_length)
-        if not self._head_length or not len(places) or places.min() >= self._head_length:
-            return untouched
-        piece = np.searchsorted(self._head_edges, places, side="right") - 1
-        piece = np.minimum(piece, len(rest.starts) - 1)
-        in_head = rest.starts[piece] + places - self._head_edges[piece]
-        return np.where(places < self._head_length, in_head, untouched)
+        positions = places + (rest.untouched - self._head_length)
+        num_in_head = int(places.searchsorted(self._head_length)) if self._head_length else 0
+        if num_in_head:
+            in_head = places[:num_in_head]
+            piece = self._head_edges.searchsorted(in_head, "right")
+            piece -= 1
+            np.add(in_head, rest.shifts.take(piece), out=positions[:num_in_head])
+        return positions
 
     def _place_of(self, position: int) -> int | None:
         """Return the place of a position, or None if it was consumed before."""
@@ -198,19 +209,22 @@ class WindowDeal(ShareDeal):
             return None
         return int(self._head_edges[holding[0]] + offsets[holding[0]])
 
+    def _rest_from(self, place: int) -> WindowRest:
+        """Return what is left when only places from this one on are."""
+        if place >= self._head_length:
+            return self._rest_of(_NONE, _NONE, place)
+        return self._rest_of(np.array([place]), np.array([self._head_length]), self._head_length)
+
     def _rest_of(self, starts: Indices, ends: Indices, untouched: int) -> WindowRest:
         """Return what is left when only places `[starts, ends)` and those from `untouched` are."""
         rest = self._rest
-        head_end = max(untouched, self._head_length)
-        if untouched < self._head_length:
-            starts = np.append(starts, untouched)
-            ends = np.append(ends, self._head_length)
         # Cut the intervals where the head's pieces meet, so that each is one run of positions.
         edges = self._head_edges
         if len(edges) > 1 and len(starts):
-            which = np.searchsorted(starts, edges, side="right") - 1
+            which = starts.searchsorted(edges, "right")
+            which -= 1
             # Before the first interval, `which` is the last one, which starts later.
-            cuts = edges[(edges > starts[which]) & (edges < ends[which])]
+            cuts = edges[(edges > starts.take(which)) & (edges < ends.take(which))]
             if len(cuts):
                 starts, ends = (np.concatenate([side, cuts]) for side in (starts, ends))
                 starts.sort()
@@ -220,5 +234,5 @@ class WindowDeal(ShareDeal):
             tail=rest.tail,
             starts=self._positions_at(starts),
             lengths=ends - starts,
-            untouched=rest.untouched + head_end - self._head_length,
+            untouched=rest.untouched + untouched - self._head_length,
         )
