@@ -35,6 +35,7 @@ from feedline.plan.permutation import MAX_SIZE, Permutation
 from feedline.plan.seeds import Seed, check_seed, derive_key
 from feedline.plan.segment import Plan, Remaining
 from feedline.plan.shares import check_tail
+from feedline.plan.versions import of_kind
 from feedline.words import one_line, several, shown
 
 _BATCHES_PER_BLOCK = 1024
@@ -237,7 +238,8 @@ class BucketPlan(Plan):
 
     def describe(self) -> dict[str, Any]:
         buckets = [bucket.description for bucket in self.buckets]
-        return described(self, kind="buckets", buckets=buckets)
+        kind = of_kind("buckets", has_changed=self.mode == "interleaved")
+        return described(self, buckets=buckets, **kind)
 
     def bucket_batch_size(self, bucket: int, batch_size: int) -> int:
         return self.rule.batch_size(bucket, batch_size)
