@@ -37,6 +37,7 @@ from feedline.plan.permutation import MAX_SIZE, Permutation
 from feedline.plan.seeds import Seed, check_seed, derive_key
 from feedline.plan.segment import Plan, Remaining
 from feedline.plan.shares import check_tail
+from feedline.plan.versions import of_kind
 from feedline.words import one_line, several, shown
 
 _BATCHES_PER_BLOCK = 1024
@@ -250,7 +251,8 @@ class BucketPlan(Plan):
         return int(batch_sizes_of(self.rule, len(self.buckets), batch_size).max())
 
     def describe(self) -> dict[str, Any]:
-        return described(self, kind="buckets", buckets=self._described, rule=self._rule)
+        kind = of_kind("buckets", has_changed=self.mode == "interleaved")
+        return described(self, buckets=self._described, rule=self._rule, **kind)
 
     @lazy
     def _described(self) -> Any:

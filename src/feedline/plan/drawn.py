@@ -21,6 +21,7 @@ from feedline.plan.frozen import described, digest_array, store, store_integers
 from feedline.plan.orders import Indices, Order
 from feedline.plan.permutation import MAX_SIZE, Permutation, permute_numbered
 from feedline.plan.seeds import Seed, check_seed, derive_key
+from feedline.plan.versions import of_kind
 from feedline.words import one_line
 
 _HASH_SIZE = 2**62
@@ -78,7 +79,7 @@ class DrawnOrder(Order):
         return DrawnEpoch(self, epoch)
 
     def describe(self) -> dict[str, Any]:
-        return described(self, kind="drawn")
+        return described(self, **of_kind("drawn"))
 
 
 class EqualWindows:
@@ -177,7 +178,8 @@ class ClassDraws(Order):
     def describe(self) -> dict[str, Any]:
         runs = ("run_starts", "run_lengths", "run_classes")
         weights = [float(weight) for weight in self.weights]
-        return described(self, *runs, kind="class draws", runs=self._runs, weights=weights)
+        kind = of_kind("class draws")
+        return described(self, *runs, runs=self._runs, weights=weights, **kind)
 
     @lazy
     def _runs(self) -> dict[str, Any]:

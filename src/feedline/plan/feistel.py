@@ -48,6 +48,9 @@ _WIDE = _lane(np.uint64, 32, 2**32 - 1, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB, 
 class FeistelNetwork:
     """The bijection of `[0, n)` that belongs to (key, number).
 
+    Those of one key that have different numbers or sizes are independent. Without a number there is
+    only one, and its rounds are those of other sizes under this key.
+
     With an array of numbers, entry i of every argument goes through the bijection of number i.
 
     Examples:
@@ -57,7 +60,7 @@ class FeistelNetwork:
         [0, 1, 2]
     """
 
-    def __init__(self, n: int, key: int, number: int | NDArray[np.int64] = 0) -> None:
+    def __init__(self, n: int, key: int, number: int | NDArray[np.int64] | None = None) -> None:
         self.n = n
         self._lane = _NARROW if n <= 2**32 else _WIDE
         self._dtype = dtype = self._lane.half.dtype
@@ -66,15 +69,18 @@ class FeistelNetwork:
         self._sizes = (np.array(num_left, dtype=dtype), np.array(num_right, dtype=dtype))
         self._may_leave = num_left * num_right > n
         name = b"feedline.feistel.1" + key.to_bytes(16, "little")
+        if number is not None:
+            name = b"feedline.feistel.2" + name[-16:] + n.to_bytes(8, "little")
+        is_many = isinstance(number, np.ndarray)
         material = b"".join(
             hashlib.shake_128(name + one.to_bytes(8, "little")).digest(
                 2 * NUM_ROUNDS * dtype.itemsize
             )
-            for one in ([number] if isinstance(number, int) else number.tolist())
+            for one in (number.tolist() if isinstance(number, np.ndarray) else [number or 0])
         )
         words = np.frombuffer(material, dtype=dtype.newbyteorder("<")).astype(dtype, copy=False)
         # Two keys a round: a row of them for one bijection, a column for each of many.
-        self._keys = words if isinstance(number, int) else words.reshape(-1, 2 * NUM_ROUNDS).T
+        self._keys = words.reshape(-1, 2 * NUM_ROUNDS).T if is_many else words
 
     def forward(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return where each position goes."""

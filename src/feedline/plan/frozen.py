@@ -134,9 +134,10 @@ def list_differences(
     """Return each field whose value differs, with the saved and the current value."""
     left, right = flatten_fields(saved), flatten_fields(current)
     names = [*left, *(name for name in right if name not in left)]
-    absent = "(absent)"
-    return {
-        name: (left.get(name, absent), right.get(name, absent))
-        for name in names
-        if left.get(name, absent) != right.get(name, absent)
-    }
+    pairs = {name: tuple(side.get(name, _absent(name)) for side in (left, right)) for name in names}
+    return {name: (was, now) for name, (was, now) in pairs.items() if was != now}
+
+
+def _absent(name: str) -> Any:
+    """Return what stands for a field that is not there; version 1 is not written down."""
+    return 1 if name.rpartition(".")[2] == "version" else "(absent)"

@@ -28,6 +28,7 @@ from feedline.plan.mixture_epoch import MixtureEpoch, Phase
 from feedline.plan.orders import EpochOrder, Indices, Order
 from feedline.plan.permutation import MAX_SIZE
 from feedline.plan.seeds import Seed, check_seed
+from feedline.plan.versions import of_kind
 from feedline.words import one_line
 
 
@@ -188,7 +189,7 @@ class Mixture(Order):
             ) from None
 
     def describe(self) -> dict[str, Any]:
-        return described(self, "changes", kind="mixture")
+        return described(self, "changes", **of_kind("mixture", has_changed=self.shuffle))
 
 
 def _check_ascending(name: str, phases: Sequence[Phase]) -> None:

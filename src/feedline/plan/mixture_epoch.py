@@ -237,7 +237,7 @@ class MixtureEpoch:
         if not self._shuffle:
             return draws % size
         if int(draws.max()) < size:
-            return Permutation(size, self._keys[source]).forward(draws)
+            return Permutation(size, self._keys[source], 0).forward(draws)
         passes = draws // size
         return permute_numbered(size, self._keys[source], passes, draws - passes * size)
 

@@ -22,6 +22,7 @@ from feedline.plan.samples import OrderPlan
 from feedline.plan.seeds import Seed, check_seed, derive_key
 from feedline.plan.segment import Remaining, Segment
 from feedline.plan.shares import check_tail
+from feedline.plan.versions import of_kind
 from feedline.plan.window_deal import WindowedOrder, WindowRest
 from feedline.words import one_line
 
@@ -77,7 +78,7 @@ class WindowOrder(Order):
 
     def describe(self) -> dict[str, Any]:
         unset = [name for name in ("keep_last", "limit") if not getattr(self, name)]
-        return described(self, *unset, kind="windows")
+        return described(self, *unset, **of_kind("windows", has_changed=self.shuffle))
 
 
 @one_line
