@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -59,19 +61,23 @@ def _digested(
 def _bytes_of_buckets(buckets: Sequence[Bucket]) -> Iterable[bytes]:
     """Yield bytes that tell any two lists of buckets apart: their keys, and then their members."""
     keys = [repr(bucket.key).encode("utf-8", "surrogatepass") for bucket in buckets]
-    yield _bytes_of_numbers(list(map(len, keys)))[0]
+    yield _integers(map(len, keys))
     yield b"".join(keys)
     members = [bucket.members for bucket in buckets]
     ranges = [own for own in members if isinstance(own, range)]
     lists = [own for own in members if not isinstance(own, range)]
-    yield np.array([isinstance(own, range) for own in members], dtype=np.bool_).tobytes()
-    ends = [end for own in ranges for end in (own.start, own.stop, own.step)]
-    yield _bytes_of_numbers(ends)[0]
-    yield _bytes_of_numbers(list(map(len, lists)))[0]
+    yield bytes(isinstance(own, range) for own in members)
+    for end in ("start", "stop", "step"):
+        yield _integers(map(attrgetter(end), ranges))
+    yield _integers(map(len, lists))
     for own in lists:
         yield np.ascontiguousarray(own, dtype="<i8").tobytes()
 
 
-def _bytes_of_numbers(numbers: Sequence[Any]) -> list[bytes]:
-    kind = "<f8" if any(isinstance(number, float) for number in numbers) else "<i8"
-    return [np.array(numbers, dtype=kind).tobytes()]
+def _integers(numbers: Iterable[int]) -> bytes:
+    return np.fromiter(numbers, dtype="<i8").tobytes()
+
+
+def _bytes_of_numbers(numbers: Sequence[float]) -> Iterable[bytes]:
+    """Yield bytes that tell any two lists of numbers apart; integers may be of any size."""
+    yield json.dumps(numbers).encode()

@@ -25,9 +25,9 @@ from feedline.plan.feistel import FeistelNetwork
 MAX_SIZE = 2**63 - 1
 TABLE_LIMIT = 4096
 
-_INDEX_BITS = np.uint64(TABLE_LIMIT - 1)
-_MULTIPLIERS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
-_SHIFT = np.uint64(32)
+INDEX_BITS = np.uint64(TABLE_LIMIT - 1)
+MULTIPLIERS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
+SHIFT = np.uint64(32)
 _MAX_TABLE_CELLS = 2**16
 # Runs of fewer values than this are cheaper together, with keys of their own for every value.
 _SHORT_RUN = 16
@@ -171,10 +171,10 @@ def shuffled_tables(n: int, key: int, numbers: NDArray[np.uint64]) -> NDArray[np
         >>> [sorted(row) for row in rows.tolist()]
         [[0, 1, 2, 3], [0, 1, 2, 3]]
     """
-    return _sorted_words(n, _key_of_size(n, key), numbers)
+    return _sorted_words(n, key_of_size(n, key), numbers)
 
 
-def _key_of_size(n: int, key: int) -> int:
+def key_of_size(n: int, key: int) -> int:
     name = b"feedline.table.2" + key.to_bytes(16, "little") + n.to_bytes(8, "little")
     return int.from_bytes(hashlib.blake2b(name, digest_size=16).digest(), "little")
 
@@ -184,14 +184,14 @@ def _sorted_words(n: int, key: int, numbers: NDArray[np.uint64]) -> NDArray[np.u
     columns = np.arange(n, dtype=np.uint64)
     words = numbers[:, None] * np.uint64(n) + columns
     words ^= low
-    for multiplier in (*_MULTIPLIERS, _MULTIPLIERS[0]):
+    for multiplier in (*MULTIPLIERS, MULTIPLIERS[0]):
         words *= multiplier
-        words ^= words >> _SHIFT
+        words ^= words >> SHIFT
         words += high
-    words &= ~_INDEX_BITS
+    words &= ~INDEX_BITS
     words |= columns
     words.sort(axis=1)
-    words &= _INDEX_BITS
+    words &= INDEX_BITS
     return words.astype(np.uint16)
 
 

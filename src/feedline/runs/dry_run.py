@@ -1,7 +1,8 @@
 """A dry run of one epoch with resizes: no data is read, every sample is counted.
 
-The epoch is cut into as many parts as there are world sizes. Each part ends at a step, and the next
-part is resumed there on the next world size, as from a cursor.
+The epoch is cut into as many parts as there are world sizes. Each part ends at a step, where a
+cursor is saved as JSON; the next part is resumed from it on the next world size. Very many parts
+follow each other directly, because each cursor holds the whole history.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.errors import InvalidValueError, check_integer
-from feedline.plan import PastSegment, Segment
+from feedline.plan import Cursor, PastSegment, Segment
 from feedline.runs.naive_sharding import NaiveSharding
 from feedline.runs.plan_report import ChunkReads, can_enumerate, count_reads, naive_of
 from feedline.runs.run_config import RunConfig
 from feedline.words import one_line
+
+_MOST_CURSORS = 64
 
 
 @one_line
@@ -162,8 +165,12 @@ def stretches_of(config: RunConfig, sizes: Sequence[int], epoch: int) -> list[Pl
         if number:
             before = stretches[-1]
             step = before.end_step
-            sizes_now = {"world_size": world_size, "batch_size": batch_size}
-            segment = before.segment.resized(before.end, **sizes_now)
+            now = {"world_size": world_size, "batch_size": batch_size}
+            if len(sizes) <= _MOST_CURSORS:
+                cursor = Cursor.from_json(before.segment.cursor(before.end).to_json())
+                segment = plan.resume(cursor, **now)
+            else:
+                segment = before.segment.resized(before.end, **now)
         end = segment.num_batches
         if num_later := len(sizes) - number - 1:
             share = (segment.num_batches - segment.num_done) // (num_later + 1)
