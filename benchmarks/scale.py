@@ -1,16 +1,16 @@
 """Costs that grow: very many buckets, sources and resizes, beside another commit.
 
-    python benchmarks/scale.py COMMIT
+    python benchmarks/scale.py [COMMIT]
 
-The commit is checked out beside this tree. Every figure comes from a fresh process that imports one
+By default that is the commit before these costs were reduced. It is checked out beside this tree. Every figure comes from a fresh process that imports one
 of the two, and they take turns. Times are CPU seconds of one core, so that other work on the
 machine does not count. Where one repetition of the other commit takes minutes, it is measured once.
 Its commands are stopped after a minute, so their figures may be too low.
 
-- buckets: a million interleaved ones, each a range of 40 samples. `segment` deals an epoch; `resume`
-  reads a cursor and deals what is left to another number of ranks, in a plan that is used for the
-  first time; `cursor` is the length of its JSON; `memory` is the most anonymous memory, plan
-  included.
+- buckets: a million interleaved ones, each a range of 40 samples. `segment` deals an epoch;
+  `resume` reads a cursor and deals what is left to another number of ranks, in a plan that is used
+  for the first time; `cursor` is the length of its JSON; `memory` is the most anonymous memory,
+  with the plan.
 - sources: 300 batches of 32 of one rank of eight, from a mixture of 5,000 sources. Small ones have
   1,000 samples each, large ones 10,000 to a million.
 - windows: reading a cursor after 60 resizes, and dealing what is left.
@@ -40,6 +40,7 @@ from typing import Any
 import measure
 
 ROOT = Path(__file__).parent.parent
+BEFORE = "6bb75cf"
 NUM_BUCKETS, BUCKET_SIZE = 10**6, 40
 NUM_SOURCES = 5000
 NUM_RESIZES = 60
@@ -87,20 +88,19 @@ def run_buckets() -> dict[str, float]:
     def plan() -> BucketPlan:
         return BucketPlan(buckets=buckets, mode="interleaved")
 
-    fresh = plan()
-    segment_seconds, segment = cpu_seconds(lambda: fresh.segment(world_size=2, batch_size=4))
-    saved = segment.cursor(segment.num_batches // 3).to_json()
-    del fresh, segment
+    def saved(plan: BucketPlan) -> tuple[float, str]:
+        seconds, segment = cpu_seconds(lambda: plan.segment(world_size=2, batch_size=4))
+        return seconds, segment.cursor(segment.num_batches // 3).to_json()
+
+    segment_seconds, cursor = saved(plan())
     again = plan()
-
-    def resume() -> None:
-        again.resume(Cursor.from_json(saved), world_size=3, batch_size=4)
-
-    resume_seconds, _ = cpu_seconds(resume)
+    resume_seconds, _ = cpu_seconds(
+        lambda: again.resume(Cursor.from_json(cursor), world_size=3, batch_size=4)
+    )
     return {
         "buckets, segment": segment_seconds,
         "buckets, resume": resume_seconds,
-        "buckets, cursor": len(saved),
+        "buckets, cursor": len(cursor),
         "buckets, memory": memory.end(),
     }
 
@@ -227,7 +227,7 @@ def measured(tree: Path, case: str) -> dict[str, float]:
     return found
 
 
-def main(commit: str) -> int:
+def main(commit: str = BEFORE) -> int:
     figures: dict[str, dict[str, float]] = {}
     repetitions: dict[str, tuple[int, int]] = {}
     with checked_out(commit) as other:
@@ -243,10 +243,12 @@ def main(commit: str) -> int:
                 figures[label] = {name: found[name][label] for name in found}
                 repetitions[label] = (counts[0], counts[1])
     rows = [
-        [LABELS[label], *(show(label, each[name]) for name in ("now", "before"))]
-        + [f"{count} and {before}"]
+        [
+            LABELS[label],
+            *(show(label, each[name]) for name in ("now", "before")),
+            "{} and {}".format(*repetitions[label]),
+        ]
         for label, each in figures.items()
-        for count, before in [repetitions[label]]
     ]
     table = measure.table(["what", "now", f"at {commit}", "repetitions"], rows)
     text = (
@@ -255,8 +257,10 @@ def main(commit: str) -> int:
         f"A figure of {MOST_SECONDS} s before: stopped there.\n\n{table}"
     )
     checks = [
-        (f"{LABELS[label]}: {show(label, figures[label]['now'])} ({written})",
-         figures[label]["now"] <= bound)
+        (
+            f"{LABELS[label]}: {show(label, figures[label]['now'])} ({written})",
+            figures[label]["now"] <= bound,
+        )
         for label, (bound, written) in TARGETS.items()
     ]
     return measure.finish("scale", text, figures, checks)
@@ -272,7 +276,5 @@ def show(label: str, value: float) -> str:
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--one"]:
         print(json.dumps(CASES[sys.argv[2]][0]()))
-    elif len(sys.argv) != 2:
-        sys.exit("usage: scale.py COMMIT")
     else:
-        sys.exit(main(sys.argv[1]))
+        sys.exit(main(*sys.argv[1:2]))

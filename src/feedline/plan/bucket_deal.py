@@ -135,11 +135,13 @@ def batch_sizes_of(rule: BatchRule, num_buckets: int, batch_size: int) -> Indice
     if type(rule) is FixedBatch:
         return np.full(num_buckets, batch_size, dtype=np.int64)
     if type(rule) is TokenBatch and max(rule.lengths) <= batch_size:
-        return batch_size // np.array(rule.lengths, dtype=np.int64)
+        fitting: Indices = batch_size // np.array(rule.lengths, dtype=np.int64)
+        return fitting
     if type(rule) is CostBatch and batch_size / min(rule.costs) < 2**50:
         # numpy takes the remainder first, which is exact, so the quotient is exact too.
         whole = np.floor_divide(float(batch_size), np.array(rule.costs))
-        return np.maximum(whole, 1).astype(np.int64)
+        at_least_one: Indices = np.maximum(whole, 1).astype(np.int64)
+        return at_least_one
     sizes = (rule.batch_size(bucket, batch_size) for bucket in range(num_buckets))
     checked = [check_integer("batch_size", size, 1, MAX_BATCH) for size in sizes]
     return np.array(checked, dtype=np.int64)
@@ -148,7 +150,7 @@ def batch_sizes_of(rule: BatchRule, num_buckets: int, batch_size: int) -> Indice
 class BucketOrders(Protocol):
     """One epoch of buckets."""
 
-    members: Sequence[range | Indices]
+    members: list[range | Indices]
     sizes: Indices
     rule: BatchRule
     tail: str

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -33,12 +34,11 @@ def describe_buckets(buckets: Sequence[Bucket]) -> list[Any] | Digested:
 
 def describe_rule(rule: BatchRule) -> dict[str, Any]:
     """Return a rule as JSON values; a long list in it is digested."""
-    return {
-        name: value
-        if not isinstance(value, list) or len(value) <= _MOST_LISTED
-        else _digested(value, _bytes_of_numbers, lambda value=value: value)
-        for name, value in rule.describe().items()
-    }
+    described = rule.describe()
+    for name, value in described.items():
+        if isinstance(value, list) and len(value) > _MOST_LISTED:
+            described[name] = _digested(value, _bytes_of_numbers, value.copy)
+    return described
 
 
 def _digested(
@@ -49,7 +49,7 @@ def _digested(
     count = len(entries)
     edges = [count * part // _NUM_DIGESTS for part in range(_NUM_DIGESTS + 1)]
     digests: dict[str, Any] = {"num_entries": count}
-    for start, stop in zip(edges, edges[1:], strict=False):
+    for start, stop in pairwise(edges):
         digest = hashlib.blake2b(digest_size=16, person=b"feedline.list.1")
         for part in bytes_of(entries[start:stop]):
             digest.update(len(part).to_bytes(8, "little"))

@@ -59,12 +59,14 @@ class BucketShares:
         """Return how many samples of each bucket all ranks have had after `num_batches` of it."""
         chosen: Any = slice(None) if buckets is None else buckets
         consumed = num_batches * self._sizes[chosen] * self._world_size
-        return np.minimum(self._num_left[chosen], consumed).astype(np.int64)
+        found: Indices = np.minimum(self._num_left[chosen], consumed).astype(np.int64)
+        return found
 
     @lazy
     def _dropped(self) -> NDArray[Any]:
         reached = self._num_entries[0] * self._world_size
-        return np.maximum(self._num_left - reached, 0)
+        dropped: NDArray[Any] = np.maximum(self._num_left - reached, 0)
+        return dropped
 
     @lazy
     def _num_entries(self) -> tuple[NDArray[Any], NDArray[Any]]:

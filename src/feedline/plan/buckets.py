@@ -22,6 +22,7 @@ from feedline.plan.bucket_deal import (
     check_rule,
 )
 from feedline.plan.bucket_digests import describe_buckets, describe_rule
+from feedline.plan.deals import Remaining
 from feedline.plan.frozen import described, store
 from feedline.plan.interleave import Consecutive, Interleave, Layout
 from feedline.plan.orders import (
@@ -35,7 +36,7 @@ from feedline.plan.orders import (
 )
 from feedline.plan.permutation import MAX_SIZE, Permutation
 from feedline.plan.seeds import Seed, check_seed, derive_key
-from feedline.plan.segment import Plan, Remaining
+from feedline.plan.segment import Plan
 from feedline.plan.shares import check_tail
 from feedline.plan.versions import of_kind
 from feedline.words import one_line, several, shown

@@ -23,6 +23,7 @@ NUM_ROUNDS = 6
 _AT_ONCE = 2**14
 
 Lanes = NDArray[Any]
+_NONE = np.empty(0, dtype=np.int64)
 
 
 class _Lane(NamedTuple):
@@ -111,7 +112,7 @@ class FeistelNetwork:
             own = self._of(part)
             lanes = self._pass(values[part].astype(self._dtype), *own, *direction)
             last = self._last if self._last.ndim == 0 else self._last[part]
-            outside = np.flatnonzero(lanes > last) if self._may_leave else ()
+            outside = np.flatnonzero(lanes > last) if self._may_leave else _NONE
             while len(outside):
                 again = self._pass(lanes[outside], *self._of(first + outside), *direction)
                 lanes[outside] = again
@@ -120,7 +121,7 @@ class FeistelNetwork:
         return result
 
     def _of(self, chosen: Any) -> tuple[Lanes, tuple[Lanes, ...]]:
-        """Return the keys and the sizes of some entries, or those of all where they are the same."""
+        """Return the keys and the sizes of some entries, or those that all share."""
         keys = self._keys if self._keys.ndim == 1 else self._keys[:, chosen]
         return keys, tuple(size if size.ndim == 0 else size[chosen] for size in self._sizes)
 

@@ -249,12 +249,12 @@ class Interleave:
 
     def _ordinals_at(self, number: int) -> Integers:
         """Return how many of each label come before block `number`."""
-        for known, ordinals in self._known:
+        for known, found in self._known:
             if known == number:
-                return ordinals
+                return found
         parts = (self._rest * number + self._offsets) // self._num_blocks
         parts += self._whole * number
-        ordinals = parts.astype(np.int64, copy=False)
+        ordinals: Integers = parts.astype(np.int64, copy=False)
         # A block is asked for with the next one, and the next one after it.
         self._known = (*self._known[-1:], (number, ordinals))
         return ordinals
@@ -276,6 +276,7 @@ def _offsets(num_labels: int, key: int, num_blocks: int) -> Integers:
     """Return the keyed offset of each label, below `num_blocks`."""
     if num_labels > _MOST_KEYS:
         spread = Permutation(MAX_SIZE, derive_key(key, "offsets"))
-        return spread.forward(np.arange(num_labels)) % num_blocks
-    offsets = [own % num_blocks for own in derive_keys(key, "offset", 0, num_labels)]
-    return np.array(offsets, dtype=np.int64)
+        offsets: Integers = spread.forward(np.arange(num_labels)) % num_blocks
+        return offsets
+    keys = derive_keys(key, "offset", 0, num_labels)
+    return np.array([own % num_blocks for own in keys], dtype=np.int64)

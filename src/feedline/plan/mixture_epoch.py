@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from feedline.errors import check_integer
+from feedline.lazy import lazy
 from feedline.plan.apportion import (
     apportion,
     check_temperature,
@@ -17,7 +18,6 @@ from feedline.plan.apportion import (
     longest_without_repeat,
     shares_of,
 )
-from feedline.lazy import lazy
 from feedline.plan.frozen import described, store, store_integers
 from feedline.plan.interleave import Consecutive, Interleave, Layout
 from feedline.plan.many_permutations import permute_each

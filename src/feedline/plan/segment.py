@@ -14,13 +14,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from feedline.errors import CursorFormatError, EmptyEpochError, InvalidValueError, check_integer
 from feedline.plan.batches import Batch, Block, Place, every_nth
 from feedline.plan.cursor import Cursor, PastSegment, check_past
+from feedline.plan.deals import Deal, Remaining
 from feedline.plan.frozen import fingerprint_of, store, store_integers
 from feedline.plan.orders import EpochOrder, Indices
 from feedline.words import one_line, several
@@ -32,45 +33,6 @@ if TYPE_CHECKING:
 
 ORDER_VERSION = 1
 _ENTRIES_AHEAD = 2**15
-
-
-class Remaining(Protocol):
-    """What is left of an epoch."""
-
-    @property
-    def num_left(self) -> int:
-        """The number of positions not consumed yet."""
-
-    def deal(self, world_size: int, batch_size: int) -> Deal:
-        """Deal what is left to `world_size` ranks."""
-
-
-class Deal(Protocol):
-    """What is left of an epoch, dealt to the ranks in batches."""
-
-    @property
-    def num_batches(self) -> int:
-        """The number of batches, equal on every rank."""
-
-    @property
-    def num_dropped(self) -> int:
-        """The number of positions that no rank gets."""
-
-    @property
-    def num_padded(self) -> int:
-        """The number of padded entries over all ranks."""
-
-    def block(self, rank: int, start: int, stop: int) -> Block:
-        """Return batches `[start, stop)` of `rank`."""
-
-    def num_real(self, start: int, stop: int) -> int:
-        """Return how many entries of batches `[start, stop)` of all ranks are not padding."""
-
-    def after(self, num_batches: int) -> Remaining:
-        """Return what is left when every rank has consumed `num_batches`."""
-
-    def find(self, index: int) -> list[Place]:
-        """Return every place at which `index` is consumed."""
 
 
 class Plan(ABC):
@@ -247,7 +209,7 @@ class Segment:
     epoch: int = 0
     history: tuple[PastSegment, ...] = ()
     num_done: int = 0
-    begun: InitVar[Remaining | None] = None
+    begun: InitVar[Any] = None
     #: What the segment began with.
     remaining: Remaining = field(init=False, repr=False, compare=False)
     deal: Deal = field(init=False, repr=False, compare=False)
@@ -289,7 +251,7 @@ class Segment:
             True
         """
         num_batches = check_integer("num_batches", num_batches, 0, self.num_batches)
-        sizes = {"world_size": world_size, "batch_size": batch_size}
+        sizes: dict[str, Any] = {"world_size": world_size, "batch_size": batch_size}
         if (world_size, batch_size) == (self.world_size, self.batch_size):
             return replace(self, num_done=num_batches, begun=self.remaining)
         if not num_batches and self.history:

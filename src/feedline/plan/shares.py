@@ -18,9 +18,9 @@ import numpy as np
 
 from feedline.errors import TailError, check_choice
 from feedline.plan.batches import Block, Place, every_nth
+from feedline.plan.deals import Remaining
 from feedline.plan.frozen import store_integers
 from feedline.plan.orders import EpochOrder, Indices
-from feedline.plan.segment import Remaining
 
 Tail = Literal["drop", "pad", "even", "exact", "pad_ranks", "pad_ranks_drop"]
 

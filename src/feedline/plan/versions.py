@@ -12,7 +12,7 @@ from typing import Any
 
 VERSIONS = {
     # Version 2: the size is hashed, so windows, blocks and passes of different sizes under one key
-    # are independent.
+    # are independent. Above 65,536 interleaved buckets or sources, offsets share a key too.
     "windows": 2,
     "file shares": 2,
     "mixture": 2,

@@ -15,12 +15,13 @@ import numpy as np
 
 from feedline.errors import InvalidValueError
 from feedline.plan.chunking import Chunking, Slots
+from feedline.plan.deals import Remaining
 from feedline.plan.frozen import described, store, store_integers
 from feedline.plan.orders import Indices, Order
 from feedline.plan.permutation import MAX_SIZE, KeepLast, Permutation, permute_numbered
 from feedline.plan.samples import OrderPlan
 from feedline.plan.seeds import Seed, check_seed, derive_key
-from feedline.plan.segment import Remaining, Segment
+from feedline.plan.segment import Segment
 from feedline.plan.shares import check_tail
 from feedline.plan.versions import of_kind
 from feedline.plan.window_deal import WindowedOrder, WindowRest

@@ -38,9 +38,10 @@ def trace_of_config(
         named = {f"part {number}": own for number, own in enumerate(parts, 1) if own.num_batches}
     stretches = list(named.values())
     if not stretches:
+        sizes = [own.segment.world_size for own in parts or ()]
         raise EmptyEpochError(
-            f"resize={[own.segment.world_size for own in parts or ()]} gives 0 steps but must give at least 1; use fewer ranks, "
-            "a smaller batch size, or tail='pad' or 'even'"
+            f"resize={sizes} gives 0 steps but must give at least 1; use fewer ranks, a smaller "
+            "batch size, or tail='pad' or 'even'"
         )
     world_sizes = [own.segment.world_size for own in stretches]
     # What one rank of many gets of a mixture takes long to compute.
