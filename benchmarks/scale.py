@@ -2,10 +2,11 @@
 
     python benchmarks/scale.py [COMMIT]
 
-By default that is the commit before these costs were reduced. It is checked out beside this tree. Every figure comes from a fresh process that imports one
-of the two, and they take turns. Times are CPU seconds of one core, so that other work on the
-machine does not count. Where one repetition of the other commit takes minutes, it is measured once.
-Its commands are stopped after a minute, so their figures may be too low.
+By default that is the commit before these costs were reduced. It is checked out beside this tree.
+Every figure comes from a fresh process that imports one of the two, and they take turns. Times are
+CPU seconds of one core, so that other work on the machine does not count. Where one repetition of
+the other commit takes minutes, it is measured once. Its commands are stopped after a minute, so
+their figures may be too low.
 
 - buckets: a million interleaved ones, each a range of 40 samples. `segment` deals an epoch;
   `resume` reads a cursor and deals what is left to another number of ranks, in a plan that is used
