@@ -71,7 +71,7 @@ class WindowDeal(ShareDeal):
         self._last_round = (0, 0, 0)
 
     def positions_of(self, rank: int, first: int, end: int) -> Indices:
-        return self._positions_at(self._places_of(rank, first, end))
+        return self.positions_at(self._places_of(rank, first, end))
 
     def after(self, num_batches: int) -> WindowRest:
         share = self.share
@@ -152,7 +152,7 @@ class WindowDeal(ShareDeal):
         begun = np.maximum(rest.order.window_starts(windows), rest.untouched)
         return np.where(pieces < num_head, in_head, self._head_length + begun - rest.untouched)
 
-    def _positions_at(self, places: Indices) -> Indices:
+    def positions_at(self, places: Indices) -> Indices:
         """Return the position of the epoch at each place."""
         rest = self._rest
         untouched = places + (rest.untouched - self._head_length)
@@ -191,7 +191,7 @@ class WindowDeal(ShareDeal):
         return WindowRest(
             order=rest.order,
             tail=rest.tail,
-            starts=self._positions_at(starts),
+            starts=self.positions_at(starts),
             lengths=ends - starts,
             untouched=rest.untouched + head_end - self._head_length,
         )
