@@ -7,6 +7,7 @@ those rows alike, up to a rank correlation of exactly 1.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import combinations, pairwise
 
 import numpy as np
@@ -16,11 +17,16 @@ from numpy.typing import NDArray
 from chance import LIMIT, all_pairs_z, coincidences_z, shared_rows_z
 from feedline.plan import (
     BucketPlan,
+    Concatenated,
     FileSharesPlan,
     Mixture,
+    Order,
     Permutation,
     RoundsPlan,
+    Shuffled,
+    Subset,
     UnequalChunks,
+    Weighted,
     WindowOrder,
     derive_key,
 )
@@ -192,3 +198,49 @@ def test_the_last_part_of_drawn_rows_is_shuffled_independently_of_the_others() -
     assert RoundsPlan(order=order).segment(world_size=1, batch_size=100).num_batches == 109
     assert abs(shared_rows_z(parts[10], parts[9])[0]) < LIMIT
     check(all_pairs_z(parts).tolist())
+
+
+def one_after_another(kind: str) -> list[NDArray[np.int64]]:
+    """Return the parts of a chain of orders that were all given one seed."""
+    sizes, seed = (500, 501, 520, 500, 9000), 6
+    make: dict[str, Callable[[int], Order]] = {
+        "shuffled": lambda n: Shuffled(num_samples=n, seed=seed),
+        "of subsets": lambda n: Subset(range(n), order=Shuffled(num_samples=n, seed=seed)),
+        "of chains": lambda n: Concatenated([Shuffled(num_samples=n, seed=seed)]),
+        "weighted": lambda n: Weighted(np.ones(n), replacement=False, seed=seed),
+        "windows": lambda n: WindowOrder(chunks=UnequalChunks([n]), seed=seed),
+        "mixture": lambda n: Mixture(sizes=(n,), weights=(1,), seed=seed),
+    }
+    order = Concatenated([make[kind](n) for n in sizes])
+    edges = np.cumsum([0, *sizes]).tolist()
+    indices = order.indices(0, np.arange(edges[-1]))
+    places = [order.at(0).find(int(index))[0] for index in indices[:5]]
+    assert places == list(range(5))
+    return [indices[low:high] - low for low, high in pairwise(edges)]
+
+
+@pytest.mark.parametrize(
+    "kind", ["shuffled", "of subsets", "of chains", "weighted", "windows", "mixture"]
+)
+def test_orders_one_after_another_are_independent_though_they_have_one_seed(kind: str) -> None:
+    parts = one_after_another(kind)
+    assert all(sorted(part) == list(range(len(part))) for part in parts)
+    check(all_pairs_z(parts).tolist())
+
+
+def test_a_chain_in_a_chain_has_no_two_parts_alike() -> None:
+    def two() -> Concatenated:
+        return Concatenated([Shuffled(num_samples=400), Shuffled(num_samples=400)])
+
+    chain = Concatenated([two(), Shuffled(num_samples=400), two()])
+    parts = chain.indices(0, range(2000)).reshape(5, 400) - 400 * np.arange(5)[:, None]
+    check(all_pairs_z(list(parts)).tolist())
+
+
+def test_the_first_of_orders_with_one_seed_and_all_with_other_seeds_stay_as_they_are() -> None:
+    shuffled = [Shuffled(num_samples=50, seed=seed) for seed in (1, 2, 1)]
+    found = Concatenated(shuffled).indices(0, range(150))
+    for number in (0, 1):
+        alone = shuffled[number].indices(0, range(50))
+        assert (found[50 * number : 50 * number + 50] - 50 * number).tolist() == alone.tolist()
+    assert (found[100:] - 100).tolist() != shuffled[0].indices(0, range(50)).tolist()

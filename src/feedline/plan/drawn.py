@@ -19,7 +19,7 @@ from feedline.errors import InvalidValueError
 from feedline.lazy import lazy
 from feedline.plan.frozen import described, digest_array, store, store_integers
 from feedline.plan.group_deal import EqualWindows
-from feedline.plan.orders import Indices, Order
+from feedline.plan.orders import Indices, Order, SeededOrder
 from feedline.plan.permutation import MAX_SIZE, Permutation, permute_numbered
 from feedline.plan.seeds import Seed, check_seed, derive_key
 from feedline.plan.versions import of_kind
@@ -44,7 +44,7 @@ def uniform_below(bounds: Indices | int, numbers: Indices, key: int) -> Indices:
 
 @one_line
 @dataclass(frozen=True, kw_only=True)
-class DrawnOrder(Order):
+class DrawnOrder(SeededOrder):
     """Runs of rows drawn with replacement, `num_drawn` rows in all.
 
     Args:

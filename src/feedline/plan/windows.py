@@ -17,7 +17,7 @@ from feedline.errors import InvalidValueError
 from feedline.plan.chunking import Chunking, Slots
 from feedline.plan.frozen import described, store, store_integers
 from feedline.plan.group_deal import GroupRest
-from feedline.plan.orders import Indices, Order
+from feedline.plan.orders import Indices, Order, SeededOrder
 from feedline.plan.permutation import MAX_SIZE, KeepLast, Permutation, permute_numbered
 from feedline.plan.samples import OrderPlan
 from feedline.plan.seeds import Seed, check_seed, derive_key
@@ -32,7 +32,7 @@ _LONG_WINDOW = 512
 
 @one_line
 @dataclass(frozen=True, kw_only=True)
-class WindowOrder(Order):
+class WindowOrder(SeededOrder):
     """An order in which a run of positions touches few chunks.
 
     With `keep_last`, the last chunk, which may be short, also comes last in every epoch, so that
