@@ -7,6 +7,7 @@ those rows alike, up to a rank correlation of exactly 1.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from itertools import combinations, pairwise
 
@@ -22,12 +23,16 @@ from feedline.plan import (
     Mixture,
     Order,
     Permutation,
+    Phase,
+    Plan,
     RoundsPlan,
+    SamplePlan,
     Shuffled,
     Subset,
     UnequalChunks,
     Weighted,
     WindowOrder,
+    WindowPlan,
     derive_key,
 )
 from feedline.plan.drawn import DrawnOrder
@@ -244,3 +249,51 @@ def test_the_first_of_orders_with_one_seed_and_all_with_other_seeds_stay_as_they
         alone = shuffled[number].indices(0, range(50))
         assert (found[50 * number : 50 * number + 50] - 50 * number).tolist() == alone.tolist()
     assert (found[100:] - 100).tolist() != shuffled[0].indices(0, range(50)).tolist()
+
+
+ALL_KINDS: dict[str, Plan] = {
+    "shuffled": SamplePlan(order=Shuffled(num_samples=90)),
+    "windows": WindowPlan(chunks=UnequalChunks([30, 41, 5, 14]), preload=2),
+    "windows, the last kept": RoundsPlan(
+        order=WindowOrder(chunks=UnequalChunks([30, 41, 19]), keep_last=True)
+    ),
+    "files": FileSharesPlan(sizes=[30, 41, 19], strategy="oversampling"),
+    "mixture": SamplePlan(
+        order=Mixture(
+            sizes=(40, 41, 5), weights=(1, 2, 1), phases=[Phase(weights=(2, 1, 1), position=20)]
+        )
+    ),
+    "buckets": BucketPlan.from_groups({0: range(40), 1: range(40, 81)}),
+    "interleaved buckets": BucketPlan.from_groups(
+        {0: range(40), 1: range(40, 81)}, mode="interleaved"
+    ),
+    "drawn": RoundsPlan(order=DrawnOrder(num_samples=90, num_drawn=75, chunk_size=10)),
+    "weighted": SamplePlan(order=Weighted(np.ones(90))),
+    "chain": SamplePlan(order=Concatenated([Shuffled(num_samples=40), Shuffled(num_samples=41)])),
+}
+
+
+@pytest.mark.parametrize("name", ALL_KINDS)
+def test_no_two_permutations_of_a_run_have_the_same_key_and_number(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, sizes_of = ALL_KINDS[name], defaultdict[tuple[int, int | None], set[int]](set)
+    set_up = Permutation.__init__
+
+    def noted(self: Permutation, n: int, key: int, number: int | None = None) -> None:
+        sizes_of[key, number].add(n)
+        set_up(self, n, key, number)
+
+    monkeypatch.setattr(Permutation, "__init__", noted)
+    for epoch in range(3):
+        segment = plan.segment(world_size=2, batch_size=3, epoch=epoch)
+        world_size = 2 if name == "files" else 3
+        resumed = plan.resume(segment.cursor(3), world_size=world_size, batch_size=3)
+        for part in (segment, resumed):
+            assert all(len(list(part.batches(rank, 0))) for rank in range(part.world_size))
+            # Where blocks permute together, finding an index permutes alone.
+            assert any(part.find(index) for index in range(0, plan.num_indices, 7))
+    assert sizes_of
+    assert {len(sizes) for sizes in sizes_of.values()} == {1}
+    with_number = {key for key, number in sizes_of if number is not None}
+    assert with_number.isdisjoint(key for key, number in sizes_of if number is None)
