@@ -7,6 +7,8 @@ those rows alike, up to a rank correlation of exactly 1.
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Callable
 from itertools import combinations, pairwise
 
 import numpy as np
@@ -16,12 +18,21 @@ from numpy.typing import NDArray
 from chance import LIMIT, all_pairs_z, coincidences_z, shared_rows_z
 from feedline.plan import (
     BucketPlan,
+    Concatenated,
     FileSharesPlan,
     Mixture,
+    Order,
     Permutation,
+    Phase,
+    Plan,
     RoundsPlan,
+    SamplePlan,
+    Shuffled,
+    Subset,
     UnequalChunks,
+    Weighted,
     WindowOrder,
+    WindowPlan,
     derive_key,
 )
 from feedline.plan.drawn import DrawnOrder
@@ -192,3 +203,97 @@ def test_the_last_part_of_drawn_rows_is_shuffled_independently_of_the_others() -
     assert RoundsPlan(order=order).segment(world_size=1, batch_size=100).num_batches == 109
     assert abs(shared_rows_z(parts[10], parts[9])[0]) < LIMIT
     check(all_pairs_z(parts).tolist())
+
+
+def one_after_another(kind: str) -> list[NDArray[np.int64]]:
+    """Return the parts of a chain of orders that were all given one seed."""
+    sizes, seed = (500, 501, 520, 500, 9000), 6
+    make: dict[str, Callable[[int], Order]] = {
+        "shuffled": lambda n: Shuffled(num_samples=n, seed=seed),
+        "of subsets": lambda n: Subset(range(n), order=Shuffled(num_samples=n, seed=seed)),
+        "of chains": lambda n: Concatenated([Shuffled(num_samples=n, seed=seed)]),
+        "weighted": lambda n: Weighted(np.ones(n), replacement=False, seed=seed),
+        "windows": lambda n: WindowOrder(chunks=UnequalChunks([n]), seed=seed),
+        "mixture": lambda n: Mixture(sizes=(n,), weights=(1,), seed=seed),
+    }
+    order = Concatenated([make[kind](n) for n in sizes])
+    edges = np.cumsum([0, *sizes]).tolist()
+    indices = order.indices(0, np.arange(edges[-1]))
+    places = [order.at(0).find(int(index))[0] for index in indices[:5]]
+    assert places == list(range(5))
+    return [indices[low:high] - low for low, high in pairwise(edges)]
+
+
+@pytest.mark.parametrize(
+    "kind", ["shuffled", "of subsets", "of chains", "weighted", "windows", "mixture"]
+)
+def test_orders_one_after_another_are_independent_though_they_have_one_seed(kind: str) -> None:
+    parts = one_after_another(kind)
+    assert all(sorted(part) == list(range(len(part))) for part in parts)
+    check(all_pairs_z(parts).tolist())
+
+
+def test_a_chain_in_a_chain_has_no_two_parts_alike() -> None:
+    def two() -> Concatenated:
+        return Concatenated([Shuffled(num_samples=400), Shuffled(num_samples=400)])
+
+    chain = Concatenated([two(), Shuffled(num_samples=400), two()])
+    parts = chain.indices(0, range(2000)).reshape(5, 400) - 400 * np.arange(5)[:, None]
+    check(all_pairs_z(list(parts)).tolist())
+
+
+def test_the_first_of_orders_with_one_seed_and_all_with_other_seeds_stay_as_they_are() -> None:
+    shuffled = [Shuffled(num_samples=50, seed=seed) for seed in (1, 2, 1)]
+    found = Concatenated(shuffled).indices(0, range(150))
+    for number in (0, 1):
+        alone = shuffled[number].indices(0, range(50))
+        assert (found[50 * number : 50 * number + 50] - 50 * number).tolist() == alone.tolist()
+    assert (found[100:] - 100).tolist() != shuffled[0].indices(0, range(50)).tolist()
+
+
+ALL_KINDS: dict[str, Plan] = {
+    "shuffled": SamplePlan(order=Shuffled(num_samples=90)),
+    "windows": WindowPlan(chunks=UnequalChunks([30, 41, 5, 14]), preload=2),
+    "windows, the last kept": RoundsPlan(
+        order=WindowOrder(chunks=UnequalChunks([30, 41, 19]), keep_last=True)
+    ),
+    "files": FileSharesPlan(sizes=[30, 41, 19], strategy="oversampling"),
+    "mixture": SamplePlan(
+        order=Mixture(
+            sizes=(40, 41, 5), weights=(1, 2, 1), phases=[Phase(weights=(2, 1, 1), position=20)]
+        )
+    ),
+    "buckets": BucketPlan.from_groups({0: range(40), 1: range(40, 81)}),
+    "interleaved buckets": BucketPlan.from_groups(
+        {0: range(40), 1: range(40, 81)}, mode="interleaved"
+    ),
+    "drawn": RoundsPlan(order=DrawnOrder(num_samples=90, num_drawn=75, chunk_size=10)),
+    "weighted": SamplePlan(order=Weighted(np.ones(90))),
+    "chain": SamplePlan(order=Concatenated([Shuffled(num_samples=40), Shuffled(num_samples=41)])),
+}
+
+
+@pytest.mark.parametrize("name", ALL_KINDS)
+def test_no_two_permutations_of_a_run_have_the_same_key_and_number(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, sizes_of = ALL_KINDS[name], defaultdict[tuple[int, int | None], set[int]](set)
+    set_up = Permutation.__init__
+
+    def noted(self: Permutation, n: int, key: int, number: int | None = None) -> None:
+        sizes_of[key, number].add(n)
+        set_up(self, n, key, number)
+
+    monkeypatch.setattr(Permutation, "__init__", noted)
+    for epoch in range(3):
+        segment = plan.segment(world_size=2, batch_size=3, epoch=epoch)
+        world_size = 2 if name == "files" else 3
+        resumed = plan.resume(segment.cursor(3), world_size=world_size, batch_size=3)
+        for part in (segment, resumed):
+            assert all(len(list(part.batches(rank, 0))) for rank in range(part.world_size))
+            # Where blocks permute together, finding an index permutes alone.
+            assert any(part.find(index) for index in range(0, plan.num_indices, 7))
+    assert sizes_of
+    assert {len(sizes) for sizes in sizes_of.values()} == {1}
+    with_number = {key for key, number in sizes_of if number is not None}
+    assert with_number.isdisjoint(key for key, number in sizes_of if number is None)

@@ -60,6 +60,9 @@ CHANGED: dict[str, Plan] = {
     "buckets": BucketPlan.from_groups(GROUPS, mode="interleaved"),
     "drawn": RoundsPlan(order=DrawnOrder(num_samples=100, num_drawn=90, chunk_size=10)),
     "class draws": RoundsPlan(order=CLASSES),
+    "concatenated, with one seed": over(
+        Concatenated([Shuffled(num_samples=60), Shuffled(num_samples=40)])
+    ),
 }
 UNCHANGED: dict[str, Plan] = {
     "windows in order": WindowPlan(chunks=CHUNKS, shuffle=False),
@@ -70,7 +73,10 @@ UNCHANGED: dict[str, Plan] = {
     "shuffled, large": over(Shuffled(num_samples=10**9)),
     "weighted": over(Weighted([1, 2, 3])),
     "subset": over(Subset(range(5, 105), order=Shuffled(num_samples=100))),
-    "chain": over(Concatenated([Sequential(num_samples=9), Shuffled(num_samples=20)])),
+    "concatenated": over(Concatenated([Sequential(num_samples=9), Shuffled(num_samples=20)])),
+    "concatenated, with other seeds": over(
+        Concatenated([Shuffled(num_samples=60), Shuffled(num_samples=40, seed=1)])
+    ),
 }
 
 

@@ -1,4 +1,4 @@
-"""What the golden vectors hold: orders that must never change without a new order version.
+"""What the golden vectors hold: orders that must never change without a new version.
 
 `compute_vectors` works them out; `scripts/make_golden_vectors.py` writes them to VECTORS_FILE and
 `tests/plan/test_golden.py` compares. A change in any of them is a breaking change.

@@ -19,6 +19,8 @@ VERSIONS = {
     "buckets": 2,
     "drawn": 2,
     "class draws": 2,
+    # Version 2: orders with the seed of an earlier one have another seed.
+    "concatenated": 2,
 }
 """The version of each kind that has changed since version 1."""
 

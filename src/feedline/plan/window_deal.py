@@ -83,7 +83,7 @@ class WindowDeal(ShareDeal):
         self._num_rounds = -(-num_pieces // world_size)
 
     def positions_of(self, rank: int, first: int, end: int) -> Indices:
-        return self._positions_at(self._places_of(rank, first, end))
+        return self.positions_at(self._places_of(rank, first, end))
 
     def after(self, num_batches: int) -> WindowRest:
         share = self.share
@@ -186,8 +186,8 @@ class WindowDeal(ShareDeal):
         begun = np.maximum(rest.order.window_starts(windows), rest.untouched)
         return np.where(pieces < num_head, in_head, self._head_length + begun - rest.untouched)
 
-    def _positions_at(self, places: Indices) -> Indices:
-        """Return the position of the epoch at each place, in ascending order."""
+    def positions_at(self, places: Indices) -> Indices:
+        """Return the position of the epoch at each place; places must ascend."""
         rest = self._rest
         positions = places + (rest.untouched - self._head_length)
         num_in_head = int(places.searchsorted(self._head_length)) if self._head_length else 0
@@ -232,7 +232,7 @@ class WindowDeal(ShareDeal):
         return WindowRest(
             order=rest.order,
             tail=rest.tail,
-            starts=self._positions_at(starts),
+            starts=self.positions_at(starts),
             lengths=ends - starts,
             untouched=rest.untouched + untouched - self._head_length,
         )
