@@ -5,8 +5,8 @@
 By default that is the commit before these costs were reduced. It is checked out beside this tree.
 Every figure comes from a fresh process that imports one of the two, and they take turns. Times are
 CPU seconds of one core, so that other work on the machine does not count. Where one repetition of
-the other commit takes minutes, it is measured once. Its commands are stopped after a minute, so
-their figures may be too low.
+the other commit takes minutes, it is measured once. Its commands are stopped after half a minute,
+so their figures may be too low.
 
 - buckets: a million interleaved ones, each a range of 40 samples. `segment` deals an epoch;
   `resume` reads a cursor and deals what is left to another number of ranks, in a plan that is used
@@ -45,7 +45,7 @@ BEFORE = "6bb75cf"
 NUM_BUCKETS, BUCKET_SIZE = 10**6, 40
 NUM_SOURCES = 5000
 NUM_RESIZES = 60
-MOST_SECONDS = 60
+MOST_SECONDS = 30
 NUM_RANKS = 65_536
 DATA = {
     "samples": "samples: 10_000_000_000_000",
@@ -156,7 +156,7 @@ def run_commands(data: str) -> dict[str, float]:
 
 
 def command_seconds(command: list[str]) -> float:
-    """Return the CPU seconds of a command, which is stopped after a minute of them."""
+    """Return the CPU seconds of a command, which is stopped after half a minute of them."""
 
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_CPU, (MOST_SECONDS, MOST_SECONDS + 1))
