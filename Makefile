@@ -54,7 +54,7 @@ test-annbatch: ## Run the tests beside annbatch, on a Python 3.12 or 3.13 if the
 
 bench: $(BENCH) ## Run the benchmarks and draw the plots (installs their peers into .venv-bench)
 	@failed=; \
-	for name in plan samplers folder store steps cli; do \
+	for name in plan samplers folder store steps cli scale; do \
 		$(VENV_BENCH)/bin/python benchmarks/$$name.py || failed="$$failed $$name"; \
 	done; \
 	if $(PYTHON) scripts/test_annbatch.py --collect-only --quiet >/dev/null \

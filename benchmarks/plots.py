@@ -1,8 +1,8 @@
 """Pictures of the last results, as SVG files for the README and the documentation.
 
-What a picture says (`plotted_results.py`) is written into it once more as JSON, as its metadata,
-where a test compares it with the results; so a picture that was not made again after a benchmark
-does not go unnoticed. Only drawing (`plot_drawing.py`) needs matplotlib.
+What a picture says (`plotted_results.py`, `plotted_scale.py`) is written into it once more as JSON,
+as its metadata, where a test compares it with the results; so a picture that was not made again
+after a benchmark does not go unnoticed. Only drawing (`plot_drawing.py`) needs matplotlib.
 
 Run it with `make bench-plots`; `make bench` ends with it.
 """
@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from plot_drawing import draw
-from plotted_results import pictures
+from plotted_scale import pictures
 
 IMAGES = Path(__file__).parent.parent / "docs" / "images"
 

@@ -16,9 +16,9 @@ from plot_drawing import show_count
 
 MIB = 2.0**20
 Show = Callable[[float], str]
-UNITS = {"": 1.0, "%": 0.01, "MiB": MIB, "s": 1.0, "ms": 1e-3, "µs": 1e-6}
+UNITS = {"": 1.0, "%": 0.01, "kB": 1e3, "MiB": MIB, "s": 1.0, "ms": 1e-3, "µs": 1e-6}
 PROSE = {"plain reader": "the plain reader", "files alone": "reading the files"}
-BOUND = re.compile(r"\(([\d,.]+) ?(%|MiB|s|ms|µs|)\)")
+BOUND = re.compile(r"\(([\d,.]+) ?(%|kB|MiB|s|ms|µs|)\)")
 
 
 class Report:
@@ -383,7 +383,7 @@ def of_cli() -> Iterator[Picture]:
     )
 
 
-def pictures() -> list[Picture]:
-    """Return all pictures of the last results."""
+def beside_peers() -> list[Picture]:
+    """Return the pictures of the last results, beside peers."""
     makers = (of_plan, of_samplers, of_folder, of_store, of_chunks, of_steps, of_cli)
     return [picture for maker in makers for picture in maker()]

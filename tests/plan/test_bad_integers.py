@@ -130,7 +130,7 @@ def test_an_integer_above_its_bound_is_refused(name: str, above: int) -> None:
 
 
 # None is the default of these, with a meaning of its own.
-OPTIONAL = {"batches.start", "from_lengths.num_buckets"}
+OPTIONAL = {"Permutation.number", "batches.start", "from_lengths.num_buckets"}
 NO_INTEGERS = (1.5, 2.0, math.nan, math.inf, "3", None, True, [1], b"1", 1j)
 
 

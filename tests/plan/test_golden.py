@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from feedline.plan import Cursor, Mixture, Phase, SamplePlan
+from feedline.plan import Cursor, Mixture, Phase, SamplePlan, Shuffled
 from golden import SECTIONS, VECTORS_FILE
 
 pytestmark = pytest.mark.matrix
@@ -33,7 +33,17 @@ def test_every_promise_is_checked(vectors: dict[str, dict[str, Any]]) -> None:
     assert list(vectors) == list(SECTIONS)
 
 
-def test_a_cursor_of_the_first_release_can_be_loaded(vectors: dict[str, dict[str, Any]]) -> None:
+def test_a_cursor_of_the_first_release_can_be_loaded_where_the_order_never_changed(
+    vectors: dict[str, dict[str, Any]],
+) -> None:
+    cursor = Cursor.from_json(vectors["cursors"]["shuffled"])
+    order = {"kind": "shuffled", "num_samples": 50, "seed": 5}
+    assert cursor.fields == {"order_version": 1, "kind": "samples", "order": order, "tail": "drop"}
+    plan = SamplePlan(order=Shuffled(num_samples=50, seed=5))
+    assert plan.resume(cursor, world_size=2, batch_size=3).num_done == 4
+
+
+def test_a_cursor_that_was_promised_can_be_loaded(vectors: dict[str, dict[str, Any]]) -> None:
     cursor = Cursor.from_json(vectors["cursors"]["mixture"])
     phases = [Phase(weights=(1, 1), position=9)]
     plan = SamplePlan(order=Mixture(sizes=(30, 20), weights=(1, 3), phases=phases), tail="even")

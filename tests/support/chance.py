@@ -8,11 +8,20 @@ that all tests together look at, a correct generator is blamed with a probabilit
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["LIMIT", "chi_square_z", "coincidences_z", "correlation_z", "count_z"]
+__all__ = [
+    "LIMIT",
+    "all_pairs_z",
+    "chi_square_z",
+    "coincidences_z",
+    "correlation_z",
+    "count_z",
+    "shared_rows_z",
+]
 
 LIMIT = 6.5
 
@@ -49,3 +58,26 @@ def correlation_z(first: NDArray[np.int64], second: NDArray[np.int64]) -> float:
     n = len(first)
     centred = (first - (n - 1) / 2) @ (second - (n - 1) / 2)
     return float(centred / (n * (n * n - 1) / 12)) * math.sqrt(n - 1)
+
+
+def shared_rows_z(
+    first: NDArray[np.int64], second: NDArray[np.int64], ahead: int = 0
+) -> tuple[float, int]:
+    """Return how alike two permutations shuffle the rows that they share, and how many those are.
+
+    Row i of the first is row `i + ahead` of the second. The score is the correlation of their
+    places, times the square root of the number of rows less one.
+    """
+    low, high = max(0, -ahead), min(len(first), len(second) - ahead)
+    if high - low < 2:
+        return 0.0, max(0, high - low)
+    one, other = np.argsort(first)[low:high], np.argsort(second)[low + ahead : high + ahead]
+    return float(np.corrcoef(one, other)[0, 1]) * math.sqrt(high - low - 1), high - low
+
+
+def all_pairs_z(orders: Sequence[NDArray[np.int64]]) -> NDArray[np.float64]:
+    """Return how alike each two of some permutations shuffle the rows that all of them have."""
+    num_rows = min(map(len, orders))
+    places = np.array([np.argsort(order)[:num_rows] for order in orders])
+    scores: NDArray[np.float64] = np.corrcoef(places)[np.triu_indices(len(orders), 1)]
+    return scores * math.sqrt(num_rows - 1)

@@ -1,4 +1,4 @@
-"""What the golden vectors hold: orders that must never change without a new order version.
+"""What the golden vectors hold: orders that must never change without a new version.
 
 `compute_vectors` works them out; `scripts/make_golden_vectors.py` writes them to VECTORS_FILE and
 `tests/plan/test_golden.py` compares. A change in any of them is a breaking change.
@@ -159,14 +159,16 @@ def _permutations() -> dict[str, Any]:
     found: dict[str, Any] = {}
     for n in SIZES:
         places = np.array(sorted({0, n // 3, n // 2, n - 1}), dtype=np.int64)
-        for key, number in ((KEY, 0), (0, 3)):
+        for key, number in ((KEY, None), (KEY, 0), (0, 3)):
             permutation = Permutation(n, key, number)
-            found[f"n={n} key={key:x} number={number}"] = [
+            suffix = "" if number is None else f" number={number}"
+            found[f"n={n} key={key:x}{suffix}"] = [
                 permutation.forward(places).tolist(),
                 permutation.inverse(places).tolist(),
             ]
     for n in (4096, 4097, 100_000):
-        found[f"n={n} whole"] = _digest(Permutation(n, KEY, 1).forward(np.arange(n)))
+        found[f"n={n} whole"] = _digest(Permutation(n, KEY).forward(np.arange(n)))
+        found[f"n={n} number=1 whole"] = _digest(Permutation(n, KEY, 1).forward(np.arange(n)))
     return found
 
 
@@ -214,7 +216,11 @@ def _cursors() -> dict[str, Any]:
     plan = SamplePlan(order=mixture.changed((2, 1), epoch=0, position=12), tail="even")
     segment = plan.segment(world_size=2, batch_size=3)
     resumed = plan.resume(segment.cursor(2), world_size=1, batch_size=4)
-    return {"mixture": resumed.cursor(3).to_json()}
+    shuffled = SamplePlan(order=Shuffled(num_samples=50, seed=5))
+    return {
+        "mixture": resumed.cursor(3).to_json(),
+        "shuffled": shuffled.segment(world_size=2, batch_size=3).cursor(4).to_json(),
+    }
 
 
 def _requests() -> dict[str, Any]:

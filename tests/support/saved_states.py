@@ -60,7 +60,15 @@ from saved_places import (
     Walk,
 )
 
-__all__ = ["CASES", "STATES", "file_of", "make_data", "read_saved", "saved_names"]
+__all__ = [
+    "CASES",
+    "OF_CHANGED_ORDERS",
+    "STATES",
+    "file_of",
+    "make_data",
+    "read_saved",
+    "saved_names",
+]
 
 STATES = Path(__file__).resolve().parent.parent / "states"
 
@@ -563,3 +571,55 @@ CASES: dict[str, Case] = {
         _steps(_tensors(_shared(_random(), "windows")), TorchStepScheduler)
     ),
 }
+
+#: Cases whose orders have another version than when their states were saved.
+OF_CHANGED_ORDERS = frozenset(
+    (
+        "feed buckets interleaved",
+        "feed files",
+        "feed mixture",
+        "feed windows",
+        "feed windows pad",
+        "folder alone",
+        "folder balanced",
+        "folder balanced 2 workers",
+        "folder balanced preload",
+        "folder exact",
+        "folder oversampling",
+        "folder undersampling",
+        "lengths interleaved",
+        "lengths loader drop",
+        "lengths tokens interleaved",
+        "matrix classes",
+        "matrix random",
+        "matrix random mask",
+        "matrix random replacement",
+        "matrix windows",
+        "matrix windows drop",
+        "mixture loader",
+        "mixture loader phases",
+        "mixture sampler",
+        "plan buckets",
+        "plan mixture",
+        "plan windows",
+        "requests classes",
+        "requests contiguous",
+        "requests contiguous unequal",
+        "requests random",
+        "requests random mask",
+        "requests random replacement",
+        "requests random some",
+        "requests windows",
+        "requests windows classes",
+        "requests windows mask",
+        "steps feed",
+        "steps folder",
+        "steps matrix",
+        "steps torch lengths",
+        "steps torch mixture",
+        "steps torch tensors",
+        "tensors random",
+        "tensors windows",
+        "tensors windows 2 workers",
+    )
+)

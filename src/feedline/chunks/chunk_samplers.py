@@ -226,6 +226,7 @@ class ClassSampler(WindowSampler):
                 f"mask=slice({start}, {stop}) must hold a run of chunk_size={self._chunk_size} "
                 "rows of a class with a weight above 0; widen it or use smaller chunks"
             )
+        # No batch reaches over the edge of a group, on any number of ranks.
         group = math.lcm(self._chunk_size, self._batch_size)
         return ClassDraws(
             num_samples=stop - start,
@@ -239,6 +240,33 @@ class ClassSampler(WindowSampler):
             window_size=self._chunk_size * self._preload_nchunks,
             seed=seed,
         )
+
+    def check_shards(self, start: int, size: int, num_shards: int) -> None:
+        chunk = self._chunk_size
+        drawn = self._weights[self._run_codes] > 0
+        low = np.maximum(self._starts[drawn] - start, 0)
+        high = np.minimum((self._starts + self._lengths)[drawn] - start, num_shards * size)
+        low, high = low[high - low >= chunk], high[high - low >= chunk]
+        # The shards in which a chunk of a run fits; the first and the last may hold too little.
+        first = low // size
+        first += np.minimum((first + 1) * size, high) - low < chunk
+        last = (high - 1) // size
+        last -= high - np.maximum(last * size, low) < chunk
+        first, last = first[first <= last], last[first <= last]
+        changes = np.bincount(first, minlength=num_shards + 1)
+        changes = changes - np.bincount(last + 1, minlength=num_shards + 1)
+        is_empty = np.cumsum(changes)[:num_shards] == 0
+        if size < chunk:
+            is_empty[:] = True
+        if is_empty.any():
+            ranks = np.flatnonzero(is_empty).tolist()
+            edges = (start + ranks[0] * size, start + (ranks[0] + 1) * size)
+            raise InvalidValueError(
+                f"{several(len(ranks), 'rank')} of {num_shards} would have nothing to draw: rank "
+                f"{ranks[0]} has rows [{edges[0]}, {edges[1]}), which must hold a run of "
+                f"chunk_size={chunk} rows of a class with a weight above 0; use fewer ranks, "
+                "smaller chunks or shards='windows'"
+            )
 
 
 def _codes_of(classes: Any) -> tuple[NDArray[np.int64], list[Any]]:

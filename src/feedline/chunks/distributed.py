@@ -97,6 +97,11 @@ class DistributedSampler(PlannedSampler):
     def validate(self, n_obs: int) -> None:
         self._sampler.validate(n_obs)
         self._shard(n_obs)
+        if self._shards == "contiguous" and isinstance(self._sampler, WindowSampler):
+            # Of all ranks, so that none waits for one that fails.
+            start, stop = self._bounds(n_obs)
+            size = shard_bounds(stop - start, self.world_size, 0, self._multiple)[1]
+            self._sampler.check_shards(start, size, self.world_size)
 
     def n_batches(self, n_obs: int) -> int:
         if self.has_position:

@@ -229,6 +229,9 @@ class WindowSampler(PlannedSampler):
     def order_on(self, start: int, stop: int, seed: Seed) -> Order:
         """Return an order made of windows over rows `[start, stop)`, counted from `start`."""
 
+    def check_shards(self, start: int, size: int, num_shards: int) -> None:
+        """Raise unless rows can be drawn from each of some shards, which begin at row `start`."""
+
     @property
     def tail(self) -> str:
         """The tail policy."""

@@ -19,6 +19,7 @@ from feedline.errors import InvalidValueError, check_integer
 from feedline.lazy import lazy
 from feedline.plan import BatchRule, Bucket, EpochOrder, FixedBatch, Order, Plan, Remaining
 from feedline.plan.bucket_deal import BucketRest
+from feedline.plan.bucket_digests import describe_buckets, describe_rule
 from feedline.plan.frozen import store
 from feedline.plan.interleave import Consecutive, Layout
 from feedline.plan.orders import DeferredEpoch
@@ -117,7 +118,7 @@ class TorchBucketPlan(Plan):
     def __post_init__(self) -> None:
         store(self, buckets=tuple(self.buckets), seed=check_torch_seed(self.seed))
 
-    @property
+    @lazy
     def num_indices(self) -> int:
         return max(bucket.end for bucket in self.buckets)
 
@@ -126,18 +127,22 @@ class TorchBucketPlan(Plan):
         if epoch not in self._latest:
             self._latest.clear()
             self._latest[epoch] = _TorchBucketEpoch(self, epoch)
-        return BucketRest(self._latest[epoch], (0,) * len(self.buckets), 0)
+        return BucketRest.whole(self._latest[epoch])
 
     def describe(self) -> dict[str, Any]:
         return {
             "kind": "torch buckets",
-            "buckets": [bucket.description for bucket in self.buckets],
-            "rule": self.rule.describe(),
+            "buckets": self._described,
+            "rule": describe_rule(self.rule),
             "shuffle_buckets": bool(self.shuffle_buckets),
             "shuffle_within": bool(self.shuffle_within),
             "tail": self.tail,
             "seed": self.seed,
         }
+
+    @lazy
+    def _described(self) -> Any:
+        return describe_buckets(self.buckets)
 
 
 class _TorchBucketEpoch:
@@ -147,6 +152,7 @@ class _TorchBucketEpoch:
         self._plan = plan
         self._epoch = epoch
         self.members = [bucket.members for bucket in plan.buckets]
+        self.sizes = np.array(list(map(len, self.members)), dtype=np.int64)
         self.rule = plan.rule
         self.tail = plan.tail
 
@@ -168,5 +174,5 @@ class _TorchBucketEpoch:
     def order_of(self, bucket: int) -> EpochOrder:
         return DeferredEpoch(len(self.members[bucket]), lambda: ListedEpoch(self._drawn[1][bucket]))
 
-    def layout(self, counts: list[int], segment: int) -> Layout:
+    def layout(self, counts: Indices, segment: int) -> Layout:
         return Consecutive(counts, self._drawn[0])

@@ -9,17 +9,19 @@ from feedline.plan.batches import Batch, Block, Place
 from feedline.plan.bucket_deal import BatchRule, CostBatch, FixedBatch, TokenBatch
 from feedline.plan.buckets import Bucket, BucketPlan
 from feedline.plan.chunking import Chunking, EqualChunks, UnequalChunks
+from feedline.plan.concatenated import Concatenated
 from feedline.plan.cursor import Cursor, PastSegment
+from feedline.plan.deals import Deal, Remaining
 from feedline.plan.drawn import DrawnOrder
 from feedline.plan.file_shares import FILE_STRATEGIES, FileSharesPlan
 from feedline.plan.mixture import Mixture
 from feedline.plan.mixture_epoch import Phase
-from feedline.plan.orders import Concatenated, EpochOrder, Order, Sequential, Shuffled, Subset
+from feedline.plan.orders import EpochOrder, Order, Sequential, Shuffled, Subset
 from feedline.plan.permutation import Permutation
 from feedline.plan.replay import Consumed, Replay
 from feedline.plan.samples import SamplePlan
 from feedline.plan.seeds import derive_key
-from feedline.plan.segment import Deal, Plan, Remaining, Segment
+from feedline.plan.segment import Plan, Segment
 from feedline.plan.shares import Share
 from feedline.plan.weighted import Weighted
 from feedline.plan.windows import RoundsPlan, WindowOrder, WindowPlan

@@ -6,17 +6,22 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import lru_cache
+from itertools import pairwise
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from feedline.errors import InvalidValueError, check_integer, check_positive, check_sequence
 from feedline.plan.batches import Block, Place
+from feedline.plan.bucket_shares import BucketShares, sum_of
 from feedline.plan.frozen import described, store
 from feedline.plan.interleave import Layout
 from feedline.plan.orders import EpochOrder, Indices
-from feedline.plan.shares import PrefixRest, StridedDeal
+from feedline.plan.shares import MAX_BATCH, PrefixRest, StridedDeal
 from feedline.words import one_line, several
+
+_MOST_ORDERS = 4096
 
 
 @runtime_checkable
@@ -119,31 +124,60 @@ def check_rule(rule: Any, num_buckets: int) -> None:
         )
 
 
+def batch_sizes_of(rule: BatchRule, num_buckets: int, batch_size: int) -> Indices:
+    """Return the number of samples in a batch of each bucket.
+
+    Examples:
+        >>> batch_sizes_of(CostBatch((1, 4)), 2, 32).tolist()
+        [32, 8]
+    """
+    # Not isinstance: a subclass may have rules of its own.
+    if type(rule) is FixedBatch:
+        return np.full(num_buckets, batch_size, dtype=np.int64)
+    if type(rule) is TokenBatch and max(rule.lengths) <= batch_size:
+        fitting: Indices = batch_size // np.array(rule.lengths, dtype=np.int64)
+        return fitting
+    if type(rule) is CostBatch and batch_size / min(rule.costs) < 2**50:
+        # numpy takes the remainder first, which is exact, so the quotient is exact too.
+        whole = np.floor_divide(float(batch_size), np.array(rule.costs))
+        at_least_one: Indices = np.maximum(whole, 1).astype(np.int64)
+        return at_least_one
+    sizes = (rule.batch_size(bucket, batch_size) for bucket in range(num_buckets))
+    checked = [check_integer("batch_size", size, 1, MAX_BATCH) for size in sizes]
+    return np.array(checked, dtype=np.int64)
+
+
 class BucketOrders(Protocol):
     """One epoch of buckets."""
 
     members: list[range | Indices]
+    sizes: Indices
     rule: BatchRule
     tail: str
 
     def order_of(self, bucket: int) -> EpochOrder:
         """Return the order of one bucket's samples."""
 
-    def layout(self, counts: list[int], segment: int) -> Layout:
+    def layout(self, counts: Indices, segment: int) -> Layout:
         """Return which bucket each batch of a segment comes from."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class BucketRest:
     """What is left: each bucket is consumed in its own order, so one number per bucket says it."""
 
     epoch: BucketOrders
-    consumed: tuple[int, ...]
-    segment: int
+    consumed: Indices
+    segment: int = 0
+
+    @classmethod
+    def whole(cls, epoch: BucketOrders) -> BucketRest:
+        """Return an epoch of which nothing is consumed."""
+        return cls(epoch, np.zeros(len(epoch.sizes), dtype=np.int64))
 
     @property
     def num_left(self) -> int:
-        return sum(map(len, self.epoch.members)) - sum(self.consumed)
+        return sum_of(self.epoch.sizes - self.consumed)
 
     def deal(self, world_size: int, batch_size: int) -> BucketDeal:
         return BucketDeal(self, world_size, batch_size)
@@ -153,54 +187,66 @@ class BucketDeal:
     """Batches of all buckets, every rank in the same bucket at the same step."""
 
     def __init__(self, rest: BucketRest, world_size: int, batch_size: int) -> None:
-        self._rest = rest
+        self._rest, self._world_size = rest, world_size
         epoch = rest.epoch
-        self._deals: list[StridedDeal] = [
-            PrefixRest(epoch.order_of(bucket), epoch.tail, consumed).deal(
-                world_size, epoch.rule.batch_size(bucket, batch_size)
-            )
-            for bucket, consumed in enumerate(rest.consumed)
-        ]
-        counts = [deal.num_batches for deal in self._deals]
+        sizes = batch_sizes_of(epoch.rule, len(epoch.sizes), batch_size)
+        self._shares = BucketShares(epoch.sizes - rest.consumed, world_size, sizes, epoch.tail)
+        counts = self._shares.num_batches
         self._layout = epoch.layout(counts, rest.segment)
-        self.num_batches = sum(counts)
+        self.num_batches = sum_of(counts)
+        # A bucket's order is prepared at its first batch; of very many, the latest are kept.
+        self._deal_of = lru_cache(maxsize=_MOST_ORDERS)(self._make_deal)
+
+    def _make_deal(self, bucket: int) -> StridedDeal:
+        rest = self._rest
+        order, consumed = rest.epoch.order_of(bucket), int(rest.consumed[bucket])
+        batch_size = int(self._shares.batch_sizes[bucket])
+        return PrefixRest(order, rest.epoch.tail, consumed).deal(self._world_size, batch_size)
 
     @property
     def num_dropped(self) -> int:
-        return sum(deal.num_dropped for deal in self._deals)
+        return self._shares.num_dropped
 
     @property
     def num_padded(self) -> int:
-        return sum(deal.num_padded for deal in self._deals)
+        return self._shares.num_padded
 
     def block(self, rank: int, start: int, stop: int) -> Block:
         buckets, ordinals = self._layout.locate(np.arange(start, stop))
+        by_bucket = np.argsort(buckets, kind="stable")
+        edges = np.flatnonzero(np.diff(buckets[by_bucket], prepend=-1, append=-1))
         parts = []
-        for bucket in np.unique(buckets).tolist():
-            numbers = np.flatnonzero(buckets == bucket)
+        for low, high in pairwise(edges.tolist()):
+            numbers = by_bucket[low:high]
             # A bucket's batches come in order, so those of a block are consecutive.
             first = int(ordinals[numbers[0]])
-            parts.append((numbers, self._deals[bucket].block(rank, first, first + len(numbers))))
+            deal = self._deal_of(int(buckets[numbers[0]]))
+            parts.append((numbers, deal.block(rank, first, first + high - low)))
         return _merge(start, stop - start, parts, buckets)
 
     def num_real(self, start: int, stop: int) -> int:
-        before, then = self._layout.counts_before(start), self._layout.counts_before(stop)
-        return sum(map(StridedDeal.num_real, self._deals, before, then))
+        if stop - start > len(self._rest.consumed):
+            before, then = self._layout.counts_before(start), self._layout.counts_before(stop)
+            consumed = self._shares.num_consumed
+            return sum_of(consumed(then) - consumed(before))
+        buckets, ordinals = self._layout.locate(np.arange(start, stop))
+        reached = self._shares.num_consumed(ordinals + 1, buckets)
+        return sum_of(reached - self._shares.num_consumed(ordinals, buckets))
+
+    def num_left_after(self, num_batches: int) -> int:
+        return self._rest.num_left - self.num_real(0, num_batches)
 
     def after(self, num_batches: int) -> BucketRest:
         counts = self._layout.counts_before(num_batches)
-        consumed = tuple(
-            before + deal.share.num_consumed(count)
-            for before, deal, count in zip(self._rest.consumed, self._deals, counts, strict=True)
-        )
+        consumed = self._rest.consumed + self._shares.num_consumed(counts)
         return BucketRest(self._rest.epoch, consumed, self._rest.segment + 1)
 
     def find(self, index: int) -> list[Place]:
         found = []
-        for bucket, deal in enumerate(self._deals):
-            places = sorted(deal.find(index))
-            if not places:
+        for bucket, members in enumerate(self._rest.epoch.members):
+            if index not in members:
                 continue
+            places = sorted(self._deal_of(bucket).find(index))
             batches = np.array([place.batch for place in places], dtype=np.int64)
             numbers = self._layout.positions_of(bucket, batches).tolist()
             found += [

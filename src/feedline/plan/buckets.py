@@ -18,8 +18,11 @@ from feedline.plan.bucket_deal import (
     CostBatch,
     FixedBatch,
     TokenBatch,
+    batch_sizes_of,
     check_rule,
 )
+from feedline.plan.bucket_digests import describe_buckets, describe_rule
+from feedline.plan.deals import Remaining
 from feedline.plan.frozen import described, store
 from feedline.plan.interleave import Consecutive, Interleave, Layout
 from feedline.plan.orders import (
@@ -33,8 +36,9 @@ from feedline.plan.orders import (
 )
 from feedline.plan.permutation import MAX_SIZE, Permutation
 from feedline.plan.seeds import Seed, check_seed, derive_key
-from feedline.plan.segment import Plan, Remaining
+from feedline.plan.segment import Plan
 from feedline.plan.shares import check_tail
+from feedline.plan.versions import of_kind
 from feedline.words import one_line, several, shown
 
 _BATCHES_PER_BLOCK = 1024
@@ -42,7 +46,7 @@ _FIXED = FixedBatch()
 
 
 @one_line
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class Bucket:
     """Samples that may share a batch: a range, or a list that costs 8 bytes an entry.
 
@@ -53,8 +57,6 @@ class Bucket:
 
     key: Hashable
     members: range | NDArray[np.int64]
-    #: One more than the largest index.
-    end: int = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         members = check_members(f"bucket {self.key!r}", self.members)
@@ -62,11 +64,15 @@ class Bucket:
             raise InvalidValueError(
                 f"bucket {self.key!r} has 0 samples but must have at least 1; remove it"
             )
-        store(self, members=members, end=end_of(members))
+        store(self, members=members)
 
-    @lazy
-    def description(self) -> dict[str, Any]:
-        """The bucket as JSON values."""
+    @property
+    def end(self) -> int:
+        """One more than the largest index."""
+        return end_of(self.members)
+
+    def describe(self) -> dict[str, Any]:
+        """Return the bucket as JSON values."""
         return {"key": repr(self.key), "members": describe_members(self.members)}
 
 
@@ -230,14 +236,32 @@ class BucketPlan(Plan):
         return max(bucket.end for bucket in self.buckets)
 
     def begin(self, epoch: int) -> Remaining:
-        return BucketRest(_BucketEpoch(self, epoch), (0,) * len(self.buckets), 0)
+        return BucketRest.whole(_BucketEpoch(self, epoch))
+
+    @lazy
+    def members(self) -> list[range | NDArray[np.int64]]:
+        """The samples of each bucket."""
+        return [bucket.members for bucket in self.buckets]
+
+    @lazy
+    def sizes(self) -> NDArray[np.int64]:
+        """The number of samples in each bucket."""
+        return np.fromiter(map(len, self.members), dtype=np.int64, count=len(self.members))
 
     def largest_batch(self, batch_size: int) -> int:
-        return max(self.rule.batch_size(i, batch_size) for i in range(len(self.buckets)))
+        return int(batch_sizes_of(self.rule, len(self.buckets), batch_size).max())
 
     def describe(self) -> dict[str, Any]:
-        buckets = [bucket.description for bucket in self.buckets]
-        return described(self, kind="buckets", buckets=buckets)
+        kind = of_kind("buckets", has_changed=self.mode == "interleaved")
+        return described(self, buckets=self._described, rule=self._rule, **kind)
+
+    @lazy
+    def _described(self) -> Any:
+        return describe_buckets(self.buckets)
+
+    @lazy
+    def _rule(self) -> dict[str, Any]:
+        return describe_rule(self.rule)
 
     def bucket_batch_size(self, bucket: int, batch_size: int) -> int:
         return self.rule.batch_size(bucket, batch_size)
@@ -260,7 +284,7 @@ class _BucketEpoch:
     def __init__(self, plan: BucketPlan, epoch: int) -> None:
         self._plan = plan
         self._epoch = epoch
-        self.members = [bucket.members for bucket in plan.buckets]
+        self.members, self.sizes = plan.members, plan.sizes
         self.rule = plan.rule
         self.tail = plan.tail
 
@@ -275,7 +299,7 @@ class _BucketEpoch:
             permutation = Permutation(len(members), key)
         return SelectedEpoch(PermutedEpoch(len(members), permutation), members)
 
-    def layout(self, counts: list[int], segment: int) -> Layout:
+    def layout(self, counts: NDArray[np.int64], segment: int) -> Layout:
         plan = self._plan
         if plan.mode == "interleaved":
             epoch = self._epoch if plan.shuffle_buckets else 0
@@ -285,7 +309,7 @@ class _BucketEpoch:
         if plan.shuffle_buckets:
             key = derive_key(plan.seed, "bucket sequence", self._epoch)
             sequence = Permutation(len(counts), key).forward(sequence)
-        return Consecutive(counts, sequence.tolist())
+        return Consecutive(counts, sequence)
 
 
 def members_by_length(

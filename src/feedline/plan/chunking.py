@@ -15,6 +15,8 @@ from feedline.plan.orders import Indices, check_index_list
 from feedline.plan.permutation import MAX_SIZE, KeepLast, Permutation
 from feedline.words import several
 
+# The starts of this many slots are kept, a mebibyte at most; of more, those of every 16th.
+_MOST_LISTED = 2**17
 _SLOTS_PER_GROUP = 16
 _GROUPS_AT_ONCE = 2**11
 
@@ -27,6 +29,12 @@ class Slots(Protocol):
 
     def slots_of(self, places: Indices) -> Indices:
         """Return the slot that holds each place."""
+
+    def start(self, slot: int) -> int:
+        """Return where one slot begins."""
+
+    def slot_of(self, place: int) -> int:
+        """Return the slot that holds one place."""
 
 
 @runtime_checkable
@@ -136,18 +144,21 @@ class UnequalChunks:
         return self.num_chunks + 1
 
     def rows_of(self, indices: Indices) -> tuple[Indices, Indices]:
-        chunks = self.slots_of(indices)
+        chunks = np.searchsorted(self._edges, indices, side="right") - 1
         return chunks, indices - self._edges[chunks]
 
     def starts(self, chunks: Indices) -> Indices:
         return self._edges[chunks]
 
     def slots(self, permutation: Permutation | KeepLast | None) -> Slots:
-        return self if permutation is None else _ShuffledSlots(self._edges, permutation)
-
-    def slots_of(self, places: Indices) -> Indices:
-        """Return the slot that holds each place when chunks lie as they stand."""
-        return np.searchsorted(self._edges, places, side="right") - 1
+        if permutation is None:
+            return _ListedSlots(self._edges)
+        if self.num_chunks > _MOST_LISTED:
+            return _ShuffledSlots(self._edges, permutation)
+        chunks = permutation.forward(np.arange(self.num_chunks))
+        edges = np.zeros(self.num_chunks + 1, dtype=np.int64)
+        np.cumsum(self._edges[chunks + 1] - self._edges[chunks], out=edges[1:])
+        return _ListedSlots(edges)
 
     def describe(self) -> dict[str, Any]:
         return {"kind": "unequal", "sizes": self._digest}
@@ -178,9 +189,37 @@ class _EqualSlots:
         later = (places - self._after_last) // self._size + (self._last_slot + 1)
         return np.where(places < self._after_last, places // self._size, later)
 
+    def start(self, slot: int) -> int:
+        return slot * self._size - self._missing * (slot > self._last_slot)
+
+    def slot_of(self, place: int) -> int:
+        if place < self._after_last:
+            return place // self._size
+        return (place - self._after_last) // self._size + self._last_slot + 1
+
+
+class _ListedSlots:
+    """Unequal chunks, with the start of every slot at hand."""
+
+    def __init__(self, edges: NDArray[np.int64]) -> None:
+        self._edges = edges
+
+    def starts(self, slots: Indices) -> Indices:
+        begun: Indices = self._edges[slots]
+        return begun
+
+    def slots_of(self, places: Indices) -> Indices:
+        return np.searchsorted(self._edges, places, side="right") - 1
+
+    def start(self, slot: int) -> int:
+        return int(self._edges[slot])
+
+    def slot_of(self, place: int) -> int:
+        return int(np.searchsorted(self._edges, place, side="right")) - 1
+
 
 class _ShuffledSlots:
-    """Unequal chunks in a shuffled order.
+    """Very many unequal chunks in a shuffled order.
 
     Only the start of every 16th slot is kept; those between are summed up when they are needed.
     """
@@ -206,6 +245,12 @@ class _ShuffledSlots:
         begun = self._edges_in(distinct)[:, :-1].ravel()
         latest = np.searchsorted(begun, places, side="right") - 1
         return distinct[latest // _SLOTS_PER_GROUP] * _SLOTS_PER_GROUP + latest % _SLOTS_PER_GROUP
+
+    def start(self, slot: int) -> int:
+        return int(self.starts(np.array([slot], dtype=np.int64))[0])
+
+    def slot_of(self, place: int) -> int:
+        return int(self.slots_of(np.array([place], dtype=np.int64))[0])
 
     def _edges_in(self, groups: Indices) -> Indices:
         """Return a row per group: where each of its slots begins, and where the last one ends."""

@@ -17,7 +17,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from feedline.errors import CursorFormatError, InvalidValueError, PlanMismatchError, check_integer
-from feedline.plan.frozen import fingerprint_of, list_differences, store, store_integers
+from feedline.plan.frozen import (
+    fingerprint_of,
+    flatten_fields,
+    in_form_of,
+    list_differences,
+    store,
+    store_integers,
+)
 from feedline.words import several, shown
 
 CURSOR_FORMAT = "feedline.cursor/1"
@@ -200,6 +207,7 @@ class Cursor:
         """Raise `PlanMismatchError`, with every differing field, unless `fields` are the same."""
         if self.fields == fields:
             return
+        fields = in_form_of(fields, self.fields)
         differences = list_differences(self.fields, fields)
         if differences:
             listed = "; ".join(
@@ -208,9 +216,29 @@ class Cursor:
             )
             if len(differences) > _MOST_LISTED:
                 listed += f"; and {len(differences) - _MOST_LISTED} more fields"
+            self._check_versions(fields, differences, listed)
             raise PlanMismatchError(
                 f"the cursor belongs to another plan: {listed}. Use the same plan as when the "
                 "cursor was saved, or start a new epoch without the cursor",
+                differences,
+            )
+
+    def _check_versions(
+        self, fields: Mapping[str, Any], differences: Mapping[str, Any], listed: str
+    ) -> None:
+        """Raise if the plan is of the same kind, but of another version of its order."""
+        before, now = flatten_fields(self.fields), flatten_fields(fields)
+        for name, (saved, current) in differences.items():
+            prefix, _, last = name.rpartition("version")
+            kind = now.get(f"{prefix}kind")
+            if last or kind is None or before.get(f"{prefix}kind") != kind:
+                continue
+            others = "" if len(differences) == 1 else f" All differences: {listed}."
+            raise PlanMismatchError(
+                f"the cursor has version {_shorten(saved)} of the order {_shorten(kind)}, but this "
+                f"feedline has version {_shorten(current)}, in which the same plan gives another "
+                "order. Finish the epoch with the feedline that saved the cursor, or start a new "
+                f"epoch without the cursor.{others}",
                 differences,
             )
 

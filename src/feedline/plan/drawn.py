@@ -18,9 +18,11 @@ from numpy.typing import NDArray
 from feedline.errors import InvalidValueError
 from feedline.lazy import lazy
 from feedline.plan.frozen import described, digest_array, store, store_integers
-from feedline.plan.orders import Indices, Order
+from feedline.plan.group_deal import EqualWindows
+from feedline.plan.orders import Indices, Order, SeededOrder
 from feedline.plan.permutation import MAX_SIZE, Permutation, permute_numbered
 from feedline.plan.seeds import Seed, check_seed, derive_key
+from feedline.plan.versions import of_kind
 from feedline.words import one_line
 
 _HASH_SIZE = 2**62
@@ -42,7 +44,7 @@ def uniform_below(bounds: Indices | int, numbers: Indices, key: int) -> Indices:
 
 @one_line
 @dataclass(frozen=True, kw_only=True)
-class DrawnOrder(Order):
+class DrawnOrder(SeededOrder):
     """Runs of rows drawn with replacement, `num_drawn` rows in all.
 
     Args:
@@ -78,25 +80,11 @@ class DrawnOrder(Order):
         return DrawnEpoch(self, epoch)
 
     def describe(self) -> dict[str, Any]:
-        return described(self, kind="drawn")
+        return described(self, **of_kind("drawn"))
 
 
-class EqualWindows:
-    """Positions cut into windows of one size; the last one holds what is left."""
-
-    def __init__(self, num_positions: int, window_size: int) -> None:
-        self.num_positions = num_positions
-        self.window_size = window_size
-        self.num_windows = -(-num_positions // window_size)
-
-    def window_starts(self, windows: Indices) -> Indices:
-        """Return where each window begins; window `num_windows` begins at the end."""
-        inside = np.minimum(windows, self.num_windows - 1) * self.window_size
-        return np.where(windows < self.num_windows, inside, self.num_positions)
-
-    def window_of(self, position: int) -> int:
-        """Return the window that holds a position."""
-        return position // self.window_size
+class ShuffledWindows(EqualWindows):
+    """Windows of one size, shuffled in themselves or in parts of them."""
 
     def shuffled(
         self, positions: Indices, key: int, size: int, *, inverse: bool = False
@@ -112,7 +100,7 @@ class EqualWindows:
         return starts + permute_numbered(sizes, key, parts, positions - starts, inverse=inverse)
 
 
-class DrawnEpoch(EqualWindows):
+class DrawnEpoch(ShuffledWindows):
     """One epoch of drawn runs."""
 
     def __init__(self, order: DrawnOrder, epoch: int) -> None:
@@ -173,7 +161,8 @@ class ClassDraws(Order):
     def describe(self) -> dict[str, Any]:
         runs = ("run_starts", "run_lengths", "run_classes")
         weights = [float(weight) for weight in self.weights]
-        return described(self, *runs, kind="class draws", runs=self._runs, weights=weights)
+        kind = of_kind("class draws")
+        return described(self, *runs, runs=self._runs, weights=weights, **kind)
 
     @lazy
     def _runs(self) -> dict[str, Any]:
@@ -213,12 +202,13 @@ class ClassTable:
         return self.run_starts[runs] + places - self.edges[runs]
 
 
-class ClassEpoch(EqualWindows):
+class ClassEpoch(ShuffledWindows):
     """One epoch of class draws."""
 
     def __init__(self, order: ClassDraws, epoch: int) -> None:
         super().__init__(order.num_drawn, order.window_size)
         self._order = order
+        self.group_size = order.group_size
         self._class_key = derive_key(order.seed, "class", epoch)
         self._draw_key = derive_key(order.seed, "class draw", epoch)
         self._group_key = derive_key(order.seed, "class group", epoch)

@@ -23,6 +23,7 @@ NUM_ROUNDS = 6
 _AT_ONCE = 2**14
 
 Lanes = NDArray[Any]
+_NONE = np.empty(0, dtype=np.int64)
 
 
 class _Lane(NamedTuple):
@@ -48,6 +49,9 @@ _WIDE = _lane(np.uint64, 32, 2**32 - 1, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB, 
 class FeistelNetwork:
     """The bijection of `[0, n)` that belongs to (key, number).
 
+    Those of one key that have different numbers or sizes are independent. Without a number there is
+    only one, and its rounds are those of other sizes under this key.
+
     With an array of numbers, entry i of every argument goes through the bijection of number i.
 
     Examples:
@@ -57,24 +61,41 @@ class FeistelNetwork:
         [0, 1, 2]
     """
 
-    def __init__(self, n: int, key: int, number: int | NDArray[np.int64] = 0) -> None:
-        self.n = n
-        self._lane = _NARROW if n <= 2**32 else _WIDE
+    def __init__(self, n: int, key: int, number: int | NDArray[np.int64] | None = None) -> None:
+        self._lane = _lane_of(n)
         self._dtype = dtype = self._lane.half.dtype
-        num_left = math.isqrt(n - 1) + 1
-        num_right = -(-n // num_left)
-        self._sizes = (np.array(num_left, dtype=dtype), np.array(num_right, dtype=dtype))
+        num_left, num_right = _halves_of(n)
+        self._sizes = np.array(num_left, dtype=dtype), np.array(num_right, dtype=dtype)
+        self._last = np.array(n - 1, dtype=dtype)
         self._may_leave = num_left * num_right > n
-        name = b"feedline.feistel.1" + key.to_bytes(16, "little")
-        material = b"".join(
-            hashlib.shake_128(name + one.to_bytes(8, "little")).digest(
-                2 * NUM_ROUNDS * dtype.itemsize
-            )
-            for one in ([number] if isinstance(number, int) else number.tolist())
-        )
-        words = np.frombuffer(material, dtype=dtype.newbyteorder("<")).astype(dtype, copy=False)
-        # Two keys a round: a row of them for one bijection, a column for each of many.
-        self._keys = words if isinstance(number, int) else words.reshape(-1, 2 * NUM_ROUNDS).T
+        if isinstance(number, np.ndarray):
+            # A row of two keys a round for one bijection, a column for each of many.
+            many = b"".join(_round_keys(n, key, one, dtype.itemsize) for one in number.tolist())
+            self._keys = _as_words(many, dtype).reshape(-1, 2 * NUM_ROUNDS).T
+        else:
+            self._keys = _as_words(_round_keys(n, key, number, dtype.itemsize), dtype)
+
+    @classmethod
+    def of_each(
+        cls, sizes: list[int], keys: list[int], numbers: list[int], counts: NDArray[np.int64]
+    ) -> FeistelNetwork:
+        """Return one network for entries of many bijections: `counts` of each, one after another.
+
+        All sizes must be at most `2**32`, or all above.
+        """
+        network = cls.__new__(cls)
+        network._lane = _lane_of(max(sizes))
+        network._dtype = dtype = network._lane.half.dtype
+        halves = np.array(list(map(_halves_of, sizes)), dtype=dtype)
+        left, right = (np.repeat(halves[:, side], counts) for side in (0, 1))
+        network._sizes = left, right
+        network._last = np.repeat(np.array([n - 1 for n in sizes], dtype=dtype), counts)
+        network._may_leave = True
+        each = zip(sizes, keys, numbers, strict=True)
+        material = b"".join(_round_keys(*one, dtype.itemsize) for one in each)
+        words = _as_words(material, dtype).reshape(-1, 2 * NUM_ROUNDS).T
+        network._keys = np.repeat(words, counts, axis=1)
+        return network
 
     def forward(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return where each position goes."""
@@ -88,28 +109,39 @@ class FeistelNetwork:
         result = np.empty(len(values), dtype=np.int64)
         for first in range(0, len(values), _AT_ONCE):
             part = slice(first, first + _AT_ONCE)
-            keys = self._keys if self._keys.ndim == 1 else self._keys[:, part]
-            lanes = self._pass(values[part].astype(self._dtype), keys, *direction)
-            outside = np.flatnonzero(lanes >= self._dtype.type(self.n)) if self._may_leave else ()
+            own = self._of(part)
+            lanes = self._pass(values[part].astype(self._dtype), *own, *direction)
+            last = self._last if self._last.ndim == 0 else self._last[part]
+            outside = np.flatnonzero(lanes > last) if self._may_leave else _NONE
             while len(outside):
-                again_keys = keys if keys.ndim == 1 else keys[:, outside]
-                again = self._pass(lanes[outside], again_keys, *direction)
+                again = self._pass(lanes[outside], *self._of(first + outside), *direction)
                 lanes[outside] = again
-                outside = outside[again >= self._dtype.type(self.n)]
+                outside = outside[again > (last if last.ndim == 0 else last[outside])]
             result[part] = lanes
         return result
 
+    def _of(self, chosen: Any) -> tuple[Lanes, tuple[Lanes, ...]]:
+        """Return the keys and the sizes of some entries, or those that all share."""
+        keys = self._keys if self._keys.ndim == 1 else self._keys[:, chosen]
+        return keys, tuple(size if size.ndim == 0 else size[chosen] for size in self._sizes)
+
     def _pass(
-        self, lanes: Lanes, keys: Lanes, rounds: range, shift_by: np.ufunc, wrap_by: np.ufunc
+        self,
+        lanes: Lanes,
+        keys: Lanes,
+        sizes: tuple[Lanes, ...],
+        rounds: range,
+        shift_by: np.ufunc,
+        wrap_by: np.ufunc,
     ) -> Lanes:
         """Return the lanes after one walk through the rounds, in the given order."""
-        num_right = self._sizes[1]
+        num_right = sizes[1]
         left: Lanes = lanes // num_right
         shift, spare = np.empty_like(lanes), np.empty_like(lanes)
         np.multiply(left, num_right, out=spare)
         halves = left, np.subtract(lanes, spare, out=lanes)
         for number in rounds:
-            half, size = halves[number % 2], self._sizes[number % 2]
+            half, size = halves[number % 2], sizes[number % 2]
             self._round_shift(halves[1 - number % 2], keys, number, size, shift, spare)
             shift_by(half, shift, out=half)
             # Unsigned wrap-around makes one of half and half - size (or half + size, backwards)
@@ -141,3 +173,25 @@ class FeistelNetwork:
         out *= size
         out += spare
         out >>= lane.half
+
+
+def _lane_of(n: int) -> _Lane:
+    return _NARROW if n <= 2**32 else _WIDE
+
+
+def _halves_of(n: int) -> tuple[int, int]:
+    num_left = math.isqrt(n - 1) + 1
+    return num_left, -(-n // num_left)
+
+
+def _round_keys(n: int, key: int, number: int | None, itemsize: int) -> bytes:
+    """Return two keys a round; those of several permutations of one key depend on the size too."""
+    name = b"feedline.feistel.1" + key.to_bytes(16, "little")
+    if number is not None:
+        name = b"feedline.feistel.2" + name[-16:] + n.to_bytes(8, "little")
+    digest = hashlib.shake_128(name + (number or 0).to_bytes(8, "little"))
+    return digest.digest(2 * NUM_ROUNDS * itemsize)
+
+
+def _as_words(material: bytes, dtype: Any) -> Lanes:
+    return np.frombuffer(material, dtype=dtype.newbyteorder("<")).astype(dtype, copy=False)

@@ -23,6 +23,7 @@ from feedline.plan.orders import EpochOrder, Indices, check_index_list
 from feedline.plan.seeds import Seed, check_seed, derive_key
 from feedline.plan.segment import Plan
 from feedline.plan.shares import Share
+from feedline.plan.versions import of_kind
 from feedline.plan.windows import WindowOrder
 from feedline.words import one_line, several
 
@@ -75,7 +76,8 @@ class FileSharesPlan(Plan):
 
     def describe(self) -> dict[str, Any]:
         chunks = self.chunks.describe()
-        return described(self, "sizes", "names", kind="file shares", chunks=chunks)
+        kind = of_kind("file shares", has_changed=bool(self.shuffle))
+        return described(self, "sizes", "names", chunks=chunks, **kind)
 
     def files_of(self, rank: int, world_size: int) -> NDArray[np.int64]:
         """Return the files of a rank; when oversampling, a rank without files borrows one."""

@@ -79,6 +79,36 @@ def digest_array(array: NDArray[Any]) -> dict[str, Any]:
     return {"num_entries": len(array), "digest": digest.hexdigest()}
 
 
+class Digested(dict[str, Any]):
+    """A long list in a description: its length, and the digests of parts of it.
+
+    So the description is short, and two of them still show which part differs. `listed` returns
+    the list itself, for comparison with descriptions that hold it.
+    """
+
+    def __init__(self, digests: Mapping[str, Any], listed: Callable[[], list[Any]]) -> None:
+        super().__init__(digests)
+        self.listed = listed
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dict, (dict(self),)
+
+
+def in_form_of(fields: Any, saved: Any) -> Any:
+    """Return fields in which lists that `saved` holds in full are in full too.
+
+    Examples:
+        >>> fields = {"sizes": Digested({"num_entries": 2}, lambda: [4, 5])}
+        >>> in_form_of(fields, {"sizes": [4, 6]})
+        {'sizes': [4, 5]}
+    """
+    if isinstance(fields, Digested):
+        return fields.listed() if isinstance(saved, list) else fields
+    if isinstance(fields, dict) and isinstance(saved, Mapping):
+        return {name: in_form_of(value, saved.get(name)) for name, value in fields.items()}
+    return fields
+
+
 def flatten_fields(fields: Any, prefix: str = "") -> dict[str, Any]:
     """Return nested fields as one level of dotted names, so that each can be compared alone.
 
@@ -104,9 +134,10 @@ def list_differences(
     """Return each field whose value differs, with the saved and the current value."""
     left, right = flatten_fields(saved), flatten_fields(current)
     names = [*left, *(name for name in right if name not in left)]
-    absent = "(absent)"
-    return {
-        name: (left.get(name, absent), right.get(name, absent))
-        for name in names
-        if left.get(name, absent) != right.get(name, absent)
-    }
+    pairs = {name: tuple(side.get(name, _absent(name)) for side in (left, right)) for name in names}
+    return {name: (was, now) for name, (was, now) in pairs.items() if was != now}
+
+
+def _absent(name: str) -> Any:
+    """Return what stands for a field that is not there; version 1 is not written down."""
+    return 1 if name.rpartition(".")[2] == "version" else "(absent)"

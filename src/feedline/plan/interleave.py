@@ -3,24 +3,32 @@
 A label stands for a bucket or a source. A layout of the counts `n_0, n_1, …` is a sequence in which
 label i comes exactly `n_i` times. `locate` returns the label at a position and its ordinal, that
 is, its number among the entries of its label; `positions_of` is the inverse.
+
+There may be millions of labels, so what concerns all of them is one array, and a block keeps only
+the labels that it holds.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Sequence
-from itertools import accumulate
-from typing import NamedTuple, Protocol
+from itertools import count
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.plan.permutation import Permutation
-from feedline.plan.seeds import derive_key
+from feedline.plan.permutation import MAX_SIZE, Permutation
+from feedline.plan.seeds import derive_key, derive_keys
 
 Integers = NDArray[np.int64]
 
 _NONE = np.empty(0, dtype=np.int64)
+# Up to here the offset of each label has a key of its own, as in the first order. Above that the
+# keys alone would take seconds, so all offsets come from one key.
+_MOST_KEYS = 2**16
+# Products of two numbers below this fit 64 bits.
+_HALF = 2**31
+_NUM_GUESSES = 8
 
 
 class Layout(Protocol):
@@ -32,7 +40,7 @@ class Layout(Protocol):
     def positions_of(self, label: int, ordinals: Integers) -> Integers:
         """Return the positions of these ordinals of a label; `ordinals` must ascend."""
 
-    def counts_before(self, position: int) -> list[int]:
+    def counts_before(self, position: int) -> Integers:
         """Return the count of each label before `position`."""
 
     def cut(self, position: int) -> tuple[list[Integers], list[int]]:
@@ -51,35 +59,36 @@ class Consecutive:
         [[1, 0, 0], [0, 0, 1]]
     """
 
-    def __init__(self, counts: Sequence[int], sequence: Sequence[int]) -> None:
-        self._counts = list(counts)
-        self._sequence = np.array(sequence, dtype=np.int64)
-        self._starts = np.array([0, *accumulate(counts[label] for label in sequence)])
-        self._rank_of = {label: rank for rank, label in enumerate(sequence)}
+    def __init__(
+        self, counts: Sequence[int] | Integers, sequence: Sequence[int] | Integers
+    ) -> None:
+        self._counts = np.asarray(counts, dtype=np.int64)
+        self._sequence = np.asarray(sequence, dtype=np.int64)
+        self._edges = edges_of(self._counts[self._sequence])
+        self._starts = np.empty(len(self._counts), dtype=np.int64)
+        self._starts[self._sequence] = self._edges[:-1]
 
     def locate(self, positions: Integers) -> tuple[Integers, Integers]:
-        rank = np.searchsorted(self._starts, positions, side="right") - 1
-        return self._sequence[rank], positions - self._starts[rank]
+        rank = np.searchsorted(self._edges, positions, side="right") - 1
+        return self._sequence[rank], positions - self._edges[rank]
 
     def positions_of(self, label: int, ordinals: Integers) -> Integers:
-        return ordinals + int(self._starts[self._rank_of[label]])
+        return ordinals + int(self._starts[label])
 
-    def counts_before(self, position: int) -> list[int]:
-        starts = [int(self._starts[self._rank_of[label]]) for label in range(len(self._counts))]
-        return [
-            min(max(position - start, 0), count)
-            for start, count in zip(starts, self._counts, strict=True)
-        ]
+    def counts_before(self, position: int) -> Integers:
+        return np.minimum(np.maximum(position - self._starts, 0), self._counts)
 
     def cut(self, position: int) -> tuple[list[Integers], list[int]]:
-        return [_NONE] * len(self._counts), self.counts_before(position)
+        return [_NONE] * len(self._counts), self.counts_before(position).tolist()
 
 
 class _Arrangement(NamedTuple):
-    """One block: its first position, the ordinals it starts with and how many of each it holds."""
+    """One block: its positions, its labels, the ordinals they start with, and their edges."""
 
-    start: int
     number: int
+    start: int
+    end: int
+    labels: Integers
     ordinals: Integers
     edges: Integers
 
@@ -100,19 +109,30 @@ class Interleave:
     """
 
     def __init__(
-        self, counts: Sequence[int], *, key: int, block_length: int, in_order: bool = True
+        self,
+        counts: Sequence[int] | Integers,
+        *,
+        key: int,
+        block_length: int,
+        in_order: bool = True,
     ) -> None:
-        self._counts = list(counts)
-        self._total = sum(counts)
+        self._counts = np.asarray(counts, dtype=np.int64)
+        self._total = int(self._counts.sum())
         self._num_blocks = max(1, -(-self._total // block_length))
         self._key = key
         self._in_order = in_order
         # numpy sorts 16-bit keys by radix, several times faster than wider ones.
         self._label_type = np.uint16 if len(counts) <= 2**16 else np.int64
-        self._offsets = [
-            derive_key(key, "offset", 0, label) % self._num_blocks for label in range(len(counts))
-        ]
-        self._latest: tuple[int, Integers, Integers] | None = None
+        self._offsets = _offsets(len(counts), key, self._num_blocks)
+        # b * n_i may exceed 64 bits; b * (n_i // num_blocks) does not, nor does what is left of it,
+        # unless there are very many blocks: then numpy calls Python's own integers.
+        kind = np.int64 if self._num_blocks < _HALF else object
+        counted: NDArray[Any] = self._counts.astype(kind, copy=False)
+        self._whole = counted // self._num_blocks
+        self._rest = counted - self._whole * self._num_blocks
+        self._known: tuple[tuple[int, Integers], ...] = ()
+        self._latest: _Arrangement | None = None
+        self._in_turn: tuple[int, Integers, Integers] | None = None
 
     def locate(self, positions: Integers) -> tuple[Integers, Integers]:
         labels = np.empty(len(positions), dtype=np.int64)
@@ -123,7 +143,7 @@ class Interleave:
         first = 0
         while first < len(ascending):
             block = self._block_at(int(ascending[first]))
-            stop = int(np.searchsorted(ascending, block.start + int(block.edges[-1])))
+            stop = int(np.searchsorted(ascending, block.end))
             if stop == first:
                 raise IndexError(f"position {ascending[first]} is not in [0, {self._total})")
             part = slice(first, stop) if by_position is None else by_position[first:stop]
@@ -132,14 +152,15 @@ class Interleave:
         return labels, ordinals
 
     def positions_of(self, label: int, ordinals: Integers) -> Integers:
-        offset, count = self._offsets[label], self._counts[label]
+        offset, total = int(self._offsets[label]), int(self._counts[label])
         parts = [_NONE]
         first = 0
         while first < len(ordinals):
             # The last block that starts with at most this ordinal of the label.
-            number = -(-((int(ordinals[first]) + 1) * self._num_blocks - offset) // count) - 1
+            number = -(-((int(ordinals[first]) + 1) * self._num_blocks - offset) // total) - 1
             block = self._block(number)
-            start, (low, high) = block.ordinals[label], block.edges[label : label + 2]
+            place = int(np.searchsorted(block.labels, label))
+            start, (low, high) = block.ordinals[place], block.edges[place : place + 2]
             stop = int(np.searchsorted(ordinals, start + high - low))
             in_block = ordinals[first:stop] - start
             if self._in_order:
@@ -150,24 +171,24 @@ class Interleave:
             first = stop
         return np.concatenate(parts)
 
-    def counts_before(self, position: int) -> list[int]:
+    def counts_before(self, position: int) -> Integers:
         if position >= self._total:
-            return list(self._counts)
+            return self._counts.copy()
         block = self._block_at(position)
         labels, _ = self._locate_in(block, np.arange(block.start, position))
-        counts: list[int] = (
-            block.ordinals + np.bincount(labels, minlength=len(self._counts))
-        ).tolist()
+        counts = self._ordinals_at(block.number).copy()
+        np.add.at(counts, labels, 1)
         return counts
 
     def cut(self, position: int) -> tuple[list[Integers], list[int]]:
         if self._in_order or position >= self._total:
-            return [_NONE] * len(self._counts), self.counts_before(position)
+            return [_NONE] * len(self._counts), self.counts_before(position).tolist()
         block = self._block_at(position)
-        rest = np.arange(position, block.start + int(block.edges[-1]))
-        labels, ordinals = self._locate_in(block, rest)
-        pending = [ordinals[labels == label] for label in range(len(self._counts))]
-        return pending, self._ordinals_at(block.number + 1)
+        labels, ordinals = self._locate_in(block, np.arange(position, block.end))
+        by_label = np.argsort(labels, kind="stable")
+        edges = np.searchsorted(labels[by_label], np.arange(1, len(self._counts)))
+        pending = np.split(ordinals[by_label], edges)
+        return pending, self._ordinals_at(block.number + 1).tolist()
 
     def _locate_in(self, block: _Arrangement, positions: Integers) -> tuple[Integers, Integers]:
         places = positions - block.start
@@ -175,44 +196,87 @@ class Interleave:
             labels, ordinals = self._arranged(block)
             return labels[places], ordinals[places]
         slots = self._permutation(block).forward(places)
-        labels = np.searchsorted(block.edges, slots, side="right") - 1
-        return labels, slots - block.edges[labels] + block.ordinals[labels]
+        which = np.searchsorted(block.edges, slots, side="right") - 1
+        return block.labels[which], slots + (block.ordinals - block.edges[:-1])[which]
 
     def _arranged(self, block: _Arrangement) -> tuple[Integers, Integers]:
         """Return the labels and ordinals of a whole block, ordinals in order of position."""
-        latest = self._latest
+        latest = self._in_turn
         if latest is None or latest[0] != block.number:
-            in_turn = np.repeat(np.arange(len(self._counts)), np.diff(block.edges))
-            slots = np.arange(len(in_turn))
-            labels = in_turn[self._permutation(block).forward(slots)]
+            sizes = np.diff(block.edges)
+            slots = np.arange(block.end - block.start)
+            labels = np.repeat(block.labels, sizes)[self._permutation(block).forward(slots)]
             by_label = np.argsort(labels.astype(self._label_type), kind="stable")
             ordinals = np.empty(len(slots), dtype=np.int64)
-            ordinals[by_label] = slots + (block.ordinals - block.edges[:-1])[in_turn]
-            self._latest = latest = (block.number, labels, ordinals)
+            ordinals[by_label] = slots + np.repeat(block.ordinals - block.edges[:-1], sizes)
+            self._in_turn = latest = (block.number, labels, ordinals)
         return latest[1], latest[2]
 
     def _permutation(self, block: _Arrangement) -> Permutation:
-        return Permutation(max(1, int(block.edges[-1])), self._key, block.number)
+        return Permutation(max(1, block.end - block.start), self._key, block.number)
 
     def _block_at(self, position: int) -> _Arrangement:
-        # Block b starts within len(counts) of b * total / num_blocks.
-        slack = len(self._counts)
-        low = max(0, (position - slack) * self._num_blocks // self._total)
-        high = min(self._num_blocks, (position + slack) * self._num_blocks // self._total + 2)
-        candidates = range(low, high)
-        after = bisect_right(candidates, position, key=lambda b: sum(self._ordinals_at(b)))
-        return self._block(candidates[after - 1])
+        """Return the last block that starts at or before a position."""
+        latest = self._latest
+        if latest is not None and latest.start <= position < latest.end:
+            return latest
+        # Block b starts within len(counts) of b * total / num_blocks, and mostly much nearer.
+        slack, num_blocks, total = len(self._counts), self._num_blocks, self._total
+        low = max(0, (position - slack) * num_blocks // total)
+        high = min(num_blocks, (position + slack) * num_blocks // total + 2)
+        guess = position * num_blocks // total
+        for attempt in count():
+            if high - low <= 1:
+                break
+            guess = min(max(guess, low + 1), high - 1)
+            start = int(self._ordinals_at(guess).sum())
+            low, high = (guess, high) if start <= position else (low, guess)
+            if attempt < _NUM_GUESSES:
+                guess += (position - start) * num_blocks // total
+            else:
+                guess = (low + high) // 2
+        self._latest = self._block(low)
+        return self._latest
 
     def _block(self, number: int) -> _Arrangement:
         before, after = self._ordinals_at(number), self._ordinals_at(number + 1)
-        sizes = [high - low for low, high in zip(before, after, strict=True)]
-        return _Arrangement(
-            sum(before), number, np.array(before), np.array([0, *accumulate(sizes)])
-        )
+        sizes = after - before
+        labels = np.flatnonzero(sizes)
+        edges = edges_of(sizes[labels])
+        start = int(before.sum())
+        end = start + int(edges[-1])
+        return _Arrangement(number, start, end, labels, before[labels], edges)
 
-    def _ordinals_at(self, number: int) -> list[int]:
-        num_blocks = self._num_blocks
-        return [
-            (number * count + offset) // num_blocks
-            for count, offset in zip(self._counts, self._offsets, strict=True)
-        ]
+    def _ordinals_at(self, number: int) -> Integers:
+        """Return how many of each label come before block `number`."""
+        for known, found in self._known:
+            if known == number:
+                return found
+        parts = (self._rest * number + self._offsets) // self._num_blocks
+        parts += self._whole * number
+        ordinals: Integers = parts.astype(np.int64, copy=False)
+        # A block is asked for with the next one, and the next one after it.
+        self._known = (*self._known[-1:], (number, ordinals))
+        return ordinals
+
+
+def edges_of(sizes: Integers) -> Integers:
+    """Return where parts of these sizes begin when they lie end to end, and the end.
+
+    Examples:
+        >>> edges_of(np.array([2, 0, 3])).tolist()
+        [0, 2, 2, 5]
+    """
+    edges = np.zeros(len(sizes) + 1, dtype=np.int64)
+    np.add.accumulate(sizes, out=edges[1:])
+    return edges
+
+
+def _offsets(num_labels: int, key: int, num_blocks: int) -> Integers:
+    """Return the keyed offset of each label, below `num_blocks`."""
+    if num_labels > _MOST_KEYS:
+        spread = Permutation(MAX_SIZE, derive_key(key, "offsets"))
+        offsets: Integers = spread.forward(np.arange(num_labels)) % num_blocks
+        return offsets
+    keys = derive_keys(key, "offset", 0, num_labels)
+    return np.array([own % num_blocks for own in keys], dtype=np.int64)

@@ -25,15 +25,16 @@ from feedline.errors import (
 from feedline.plan.apportion import check_weights
 from feedline.plan.frozen import described, store, store_integers
 from feedline.plan.mixture_epoch import MixtureEpoch, Phase
-from feedline.plan.orders import EpochOrder, Indices, Order
+from feedline.plan.orders import EpochOrder, Indices, SeededOrder
 from feedline.plan.permutation import MAX_SIZE
 from feedline.plan.seeds import Seed, check_seed
+from feedline.plan.versions import of_kind
 from feedline.words import one_line
 
 
 @one_line
 @dataclass(frozen=True, kw_only=True)
-class Mixture(Order):
+class Mixture(SeededOrder):
     """Sources of the given sizes, drawn in proportion to `weights`.
 
     Indices number the samples of all sources, as if the sources were concatenated.
@@ -188,7 +189,7 @@ class Mixture(Order):
             ) from None
 
     def describe(self) -> dict[str, Any]:
-        return described(self, "changes", kind="mixture")
+        return described(self, "changes", **of_kind("mixture", has_changed=self.shuffle))
 
 
 def _check_ascending(name: str, phases: Sequence[Phase]) -> None:

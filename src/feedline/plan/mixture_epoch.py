@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from feedline.errors import check_integer
+from feedline.lazy import lazy
 from feedline.plan.apportion import (
     apportion,
     check_temperature,
@@ -19,9 +20,10 @@ from feedline.plan.apportion import (
 )
 from feedline.plan.frozen import described, store, store_integers
 from feedline.plan.interleave import Consecutive, Interleave, Layout
+from feedline.plan.many_permutations import permute_each
 from feedline.plan.orders import Indices
-from feedline.plan.permutation import Permutation, permute_numbered
-from feedline.plan.seeds import derive_key
+from feedline.plan.permutation import permute_numbered
+from feedline.plan.seeds import derive_key, derive_keys
 from feedline.words import one_line
 
 if TYPE_CHECKING:
@@ -135,6 +137,23 @@ class _LaidOut:
     layout: Layout
     carries: list[_Carry]
 
+    @lazy
+    def _next(self) -> Indices:
+        return np.array([carry.next for carry in self.carries], dtype=np.int64)
+
+    @lazy
+    def _pending(self) -> list[int]:
+        """The sources with draws that were skipped by an earlier phase."""
+        return [source for source, carry in enumerate(self.carries) if len(carry.pending)]
+
+    def draws(self, sources: Indices, ordinals: Indices) -> Indices:
+        """Return the draw of each source that comes at its ordinal."""
+        draws = ordinals + self._next.take(sources)
+        for source in self._pending:
+            chosen = np.flatnonzero(sources == source)
+            draws[chosen] = self.carries[source].draws(ordinals[chosen])
+        return draws
+
     def find(self, source: int, draws: Indices) -> Indices:
         """Return the positions of those of a source's draws, in ascending order, that come here."""
         ordinals = self.carries[source].ordinals_of(draws)
@@ -149,8 +168,10 @@ class MixtureEpoch:
     def __init__(self, mixture: Mixture, epoch: int) -> None:
         self._sizes, self._starts = mixture.sizes, mixture.cumulative_sizes
         self._shuffle, self._seed, self._epoch = mixture.shuffle, mixture.seed, epoch
-        sources = range(len(self._sizes))
-        self._keys = [derive_key(self._seed, "mixture source", epoch, i) for i in sources]
+        self._keys = derive_keys(self._seed, "mixture source", epoch, len(self._sizes))
+        # An empty source is never drawn.
+        self._size_of = np.maximum(np.array(self._sizes, dtype=np.int64), 1)
+        self._start_of = np.array(self._starts[:-1], dtype=np.int64)
         self._phases = self._lay_out(mixture)
         self._phase_starts = np.array([phase.start for phase in self._phases])
         last = self._phases[-1]
@@ -199,7 +220,7 @@ class MixtureEpoch:
             laid_out.append(_LaidOut(start, cut, counts, layout, carries))
             if follower is None or follower > length:
                 break
-            used = [a + b for a, b in zip(used, layout.counts_before(cut), strict=True)]
+            used = [a + b for a, b in zip(used, layout.counts_before(cut).tolist(), strict=True)]
             skipped, ordinals = layout.cut(cut)
             carries = [
                 carry.after(skip, ordinal)
@@ -220,26 +241,33 @@ class MixtureEpoch:
 
     def _indices_in(self, phase: _LaidOut, positions: Indices) -> Indices:
         sources, ordinals = phase.layout.locate(positions - phase.start)
-        result = np.empty(len(positions), dtype=np.int64)
+        draws = phase.draws(sources, ordinals)
+        sizes = self._size_of.take(sources)
+        passes = draws // sizes
+        values = draws - passes * sizes
+        starts = self._start_of.take(sources)
+        if not self._shuffle or not len(positions):
+            return values + starts
+        # One permutation for each pass over each source.
+        num_passes = int(passes.max()) + 1
+        groups = sources * num_passes + passes if num_passes > 1 else sources
         # numpy sorts 16-bit keys by radix, several times faster than wider ones.
-        keys = sources.astype(np.uint16) if len(self._sizes) <= 2**16 else sources
-        by_source = np.argsort(keys, kind="stable")
-        edges = np.searchsorted(sources[by_source], np.arange(len(self._sizes) + 1))
-        for source in np.flatnonzero(np.diff(edges)).tolist():
-            chosen = by_source[edges[source] : edges[source + 1]]
-            draws = phase.carries[source].draws(ordinals[chosen])
-            result[chosen] = self._samples_of(source, draws) + self._starts[source]
+        keys = groups.astype(np.uint16) if len(self._sizes) * num_passes <= 2**16 else groups
+        by_group = np.argsort(keys, kind="stable")
+        groups = groups[by_group]
+        edges = np.flatnonzero(np.diff(groups, prepend=-1, append=-1))
+        firsts = by_group[edges[:-1]]
+        own = sources[firsts]
+        result = np.empty(len(positions), dtype=np.int64)
+        result[by_group] = permute_each(
+            self._size_of[own],
+            [self._keys[source] for source in own.tolist()],
+            passes[firsts],
+            np.diff(edges),
+            values[by_group],
+        )
+        result += starts
         return result
-
-    def _samples_of(self, source: int, draws: Indices) -> Indices:
-        """Return the index inside its source of each draw."""
-        size = self._sizes[source]
-        if not self._shuffle:
-            return draws % size
-        if int(draws.max()) < size:
-            return Permutation(size, self._keys[source]).forward(draws)
-        passes = draws // size
-        return permute_numbered(size, self._keys[source], passes, draws - passes * size)
 
 
 def _phases_of_epoch(

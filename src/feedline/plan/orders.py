@@ -7,15 +7,14 @@ An `Order` is a frozen description. `order.at(epoch)` prepares it for one epoch 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from itertools import accumulate
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from feedline.errors import InvalidValueError, check_integer, check_sequence
+from feedline.errors import InvalidValueError, check_integer
 from feedline.lazy import lazy
 from feedline.plan.frozen import described, digest_array, store, store_integers
 from feedline.plan.permutation import MAX_SIZE, Permutation
@@ -68,6 +67,15 @@ class Order(ABC):
         """Whether it was changed while running; the description does not include that."""
         return False
 
+    @property
+    def seeds_used(self) -> frozenset[Any]:
+        """The seeds that decide it, each with the kind of order that it is for."""
+        return frozenset()
+
+    def renumbered(self, number: int) -> Order:
+        """Return it with other seeds, as the order of this number among several alike."""
+        return self
+
     def num_positions(self, epoch: int = 0) -> int:
         """Return the number of positions in `epoch`."""
         return self.at(epoch).num_positions
@@ -81,6 +89,21 @@ class Order(ABC):
         """
         prepared = self.at(check_integer("epoch", epoch, 0))
         return prepared.indices(check_index_list("positions", positions, prepared.num_positions))
+
+
+class SeededOrder(Order):
+    """A dataclass with a seed, and maybe with `shuffle`, without which the seed decides nothing."""
+
+    seed: Seed
+
+    @property
+    def seeds_used(self) -> frozenset[Any]:
+        return frozenset([(type(self), self.seed)] if getattr(self, "shuffle", True) else [])
+
+    def renumbered(self, number: int) -> Order:
+        itself: Any = self
+        renumbered: Order = replace(itself, seed=derive_key(self.seed, "renumbered", 0, number))
+        return renumbered
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +128,7 @@ class Sequential(Order):
 
 @one_line
 @dataclass(frozen=True, kw_only=True)
-class Shuffled(Order):
+class Shuffled(SeededOrder):
     """Every index once per epoch, in an order that depends on (seed, epoch).
 
     Args:
@@ -134,47 +157,6 @@ class Shuffled(Order):
 
 
 @one_line
-@dataclass(frozen=True)
-class Concatenated(Order):
-    """One order after another; the indices of each follow those of the one before.
-
-    Args:
-        orders: The orders, one after another.
-
-    Examples:
-        >>> both = Concatenated((Sequential(num_samples=2), Sequential(num_samples=3)))
-        >>> both.indices(0, range(5)).tolist()
-        [0, 1, 2, 3, 4]
-    """
-
-    orders: Sequence[Order]
-
-    def __post_init__(self) -> None:
-        store(self, orders=check_sequence("orders", self.orders))
-        if not self.orders:
-            raise InvalidValueError("orders=() must contain at least one order")
-        for order in self.orders:
-            _check_inner_order(order)
-        check_integer("the sum of num_samples", self.num_indices, 1, MAX_SIZE)
-
-    @property
-    def num_indices(self) -> int:
-        return sum(order.num_indices for order in self.orders)
-
-    @property
-    def is_selection(self) -> bool:
-        return any(order.is_selection for order in self.orders)
-
-    def at(self, epoch: int) -> EpochOrder:
-        return ChainedEpoch(
-            [order.at(epoch) for order in self.orders], [o.num_indices for o in self.orders]
-        )
-
-    def describe(self) -> dict[str, Any]:
-        return described(self, kind="concatenated")
-
-
-@one_line
 @dataclass(frozen=True, eq=False)
 class Subset(Order):
     """Part of a dataset: `order` walks over `selected`, a range or a list of indices.
@@ -200,7 +182,7 @@ class Subset(Order):
         if len(selected) == 0:
             raise InvalidValueError("selected is empty but must contain at least one index")
         order = Sequential(num_samples=len(selected)) if self.order is None else self.order
-        _check_inner_order(order)
+        check_inner_order(order)
         if order.num_indices != len(selected):
             raise InvalidValueError(
                 f"order.num_indices={order.num_indices} must equal len(selected)={len(selected)}"
@@ -218,6 +200,13 @@ class Subset(Order):
     def at(self, epoch: int) -> EpochOrder:
         assert self.order is not None
         return SelectedEpoch(self.order.at(epoch), self.selected)
+
+    @property
+    def seeds_used(self) -> frozenset[Any]:
+        return frozenset() if self.order is None else self.order.seeds_used
+
+    def renumbered(self, number: int) -> Order:
+        return self if self.order is None else Subset(self.selected, self.order.renumbered(number))
 
     def describe(self) -> dict[str, Any]:
         return described(self, kind="subset", selected=self._described)
@@ -275,7 +264,8 @@ def _holds_integers(array: NDArray[Any]) -> bool:
     return array.dtype == object and all(isinstance(value, int) for value in array)
 
 
-def _check_inner_order(order: Any) -> None:
+def check_inner_order(order: Any) -> None:
+    """Raise unless `order` is an order that can be inside another one."""
     if not isinstance(order, Order):
         raise InvalidValueError(f"order={order!r:.80} must be an Order, such as Shuffled")
     if order.is_changed:
@@ -316,30 +306,6 @@ class PermutedEpoch:
     def find(self, index: int) -> Indices:
         one = np.array([index], dtype=np.int64)
         return one if self._permutation is None else self._permutation.inverse(one)
-
-
-class ChainedEpoch:
-    """One order after another."""
-
-    def __init__(self, links: list[EpochOrder], num_indices: list[int]) -> None:
-        self._links = links
-        self._starts = np.array([0, *accumulate(link.num_positions for link in links)])
-        self._offsets = [0, *accumulate(num_indices)]
-        self.num_positions = int(self._starts[-1])
-
-    def indices(self, positions: Indices) -> Indices:
-        which = np.searchsorted(self._starts, positions, side="right") - 1
-        result = np.empty(len(positions), dtype=np.int64)
-        for number in np.unique(which):
-            chosen = np.flatnonzero(which == number)
-            local = self._links[number].indices(positions[chosen] - self._starts[number])
-            result[chosen] = local + self._offsets[number]
-        return result
-
-    def find(self, index: int) -> Indices:
-        number = int(np.searchsorted(self._offsets, index, side="right")) - 1
-        start = int(self._starts[number])
-        return self._links[number].find(index - self._offsets[number]) + start
 
 
 class SelectedEpoch:

@@ -4,11 +4,15 @@ Small ones are shuffled tables, exactly uniform: the numbers sorted by a keyed h
 Feistel network over a handful of values cannot reach every permutation equally often; sorting
 independent hashes can. The hash's lowest bits are replaced by the number itself, so the sorted
 words carry the table, no two words are equal, and every sorting algorithm gives the same answer.
+
+Many permutations may come from one key, such as the windows of an epoch. They have numbers, and the
+size is hashed with the key: otherwise two sizes would share hashed words, and shuffle alike.
 """
 
 from __future__ import annotations
 
 import functools
+import hashlib
 from itertools import pairwise
 from typing import Any
 
@@ -21,9 +25,9 @@ from feedline.plan.feistel import FeistelNetwork
 MAX_SIZE = 2**63 - 1
 TABLE_LIMIT = 4096
 
-_INDEX_BITS = np.uint64(TABLE_LIMIT - 1)
-_MULTIPLIERS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
-_SHIFT = np.uint64(32)
+INDEX_BITS = np.uint64(TABLE_LIMIT - 1)
+MULTIPLIERS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
+SHIFT = np.uint64(32)
 _MAX_TABLE_CELLS = 2**16
 # Runs of fewer values than this are cheaper together, with keys of their own for every value.
 _SHORT_RUN = 16
@@ -32,13 +36,14 @@ _SHORT_RUN = 16
 class Permutation:
     """A keyed bijection of `[0, n)` for any `1 <= n < 2**63`, forward and inverse.
 
-    `number` tells apart the permutations of one key, for example the passes over one source. Below
-    a few thousand values a shuffled table is used, above that a Feistel network.
+    Below a few thousand values a shuffled table is used, above that a Feistel network.
 
     Args:
         n: The number of values.
         key: A number below `2**128`, as `derive_key` returns it.
-        number: Which permutation of this key.
+        number: Which permutation of this key, where it has several, such as the windows of an
+            epoch. Those of different numbers or sizes are independent. Without a number, the key
+            must belong to this permutation alone: those of other sizes may be alike.
 
     Examples:
         >>> permutation = Permutation(10**12, key=7)
@@ -47,10 +52,11 @@ class Permutation:
         [0, 1, 999999999999]
     """
 
-    def __init__(self, n: int, key: int, number: int = 0) -> None:
+    def __init__(self, n: int, key: int, number: int | None = None) -> None:
         self.n = check_integer("n", n, 1, MAX_SIZE)
         key = check_integer("key", key, 0, 2**128 - 1)
-        number = check_integer("number", number, 0, 2**64 - 1)
+        if number is not None:
+            number = check_integer("number", number, 0, 2**64 - 1)
         self._map: FeistelNetwork | NDArray[np.uint16]
         small = self.n <= TABLE_LIMIT
         self._map = _table(self.n, key, number) if small else FeistelNetwork(self.n, key, number)
@@ -165,23 +171,33 @@ def shuffled_tables(n: int, key: int, numbers: NDArray[np.uint64]) -> NDArray[np
         >>> [sorted(row) for row in rows.tolist()]
         [[0, 1, 2, 3], [0, 1, 2, 3]]
     """
+    return _sorted_words(n, key_of_size(n, key), numbers)
+
+
+def key_of_size(n: int, key: int) -> int:
+    name = b"feedline.table.2" + key.to_bytes(16, "little") + n.to_bytes(8, "little")
+    return int.from_bytes(hashlib.blake2b(name, digest_size=16).digest(), "little")
+
+
+def _sorted_words(n: int, key: int, numbers: NDArray[np.uint64]) -> NDArray[np.uint16]:
     low, high = np.uint64(key & (2**64 - 1)), np.uint64(key >> 64)
     columns = np.arange(n, dtype=np.uint64)
     words = numbers[:, None] * np.uint64(n) + columns
     words ^= low
-    for multiplier in (*_MULTIPLIERS, _MULTIPLIERS[0]):
+    for multiplier in (*MULTIPLIERS, MULTIPLIERS[0]):
         words *= multiplier
-        words ^= words >> _SHIFT
+        words ^= words >> SHIFT
         words += high
-    words &= ~_INDEX_BITS
+    words &= ~INDEX_BITS
     words |= columns
     words.sort(axis=1)
-    words &= _INDEX_BITS
+    words &= INDEX_BITS
     return words.astype(np.uint16)
 
 
 @functools.lru_cache(maxsize=64)
-def _table(n: int, key: int, number: int) -> NDArray[np.uint16]:
-    table: NDArray[np.uint16] = shuffled_tables(n, key, np.array([number], dtype=np.uint64))[0]
+def _table(n: int, key: int, number: int | None) -> NDArray[np.uint16]:
+    of_number = _sorted_words if number is None else shuffled_tables
+    table: NDArray[np.uint16] = of_number(n, key, np.array([number or 0], dtype=np.uint64))[0]
     table.flags.writeable = False
     return table

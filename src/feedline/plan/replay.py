@@ -68,17 +68,20 @@ class Replay:
         past = tuple(check_past(entry) for entry in check_sequence("history", self.history))
         store(self, history=past)
         sizes = [*(entry[:2] for entry in past), (self.world_size, self.batch_size)]
-        segments = tuple(
-            Segment(
-                plan=self.plan,
-                epoch=self.epoch,
-                world_size=world_size,
-                batch_size=batch_size,
-                history=past[:number],
+        segments: list[Segment] = []
+        for number, (world_size, batch_size) in enumerate(sizes):
+            begun = segments[-1].after(past[number - 1].num_batches) if number else None
+            segments.append(
+                Segment(
+                    plan=self.plan,
+                    epoch=self.epoch,
+                    world_size=world_size,
+                    batch_size=batch_size,
+                    history=past[:number],
+                    begun=begun,
+                )
             )
-            for number, (world_size, batch_size) in enumerate(sizes)
-        )
-        store(self, segments=segments)
+        store(self, segments=tuple(segments))
 
     @classmethod
     def of(cls, plan: Plan, cursor: Cursor, *, world_size: int, batch_size: int) -> Replay:

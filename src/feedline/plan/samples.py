@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from feedline.errors import InvalidValueError
+from feedline.plan.deals import Remaining
 from feedline.plan.mixture import Mixture
 from feedline.plan.orders import EpochOrder, Order
-from feedline.plan.segment import Plan, Remaining
+from feedline.plan.segment import Plan
 from feedline.plan.shares import PrefixRest, check_tail
 from feedline.words import one_line
 

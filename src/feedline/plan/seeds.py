@@ -31,11 +31,34 @@ def derive_key(seed: Seed, purpose: str, epoch: int = 0, *names: SupportsIndex |
         >>> derive_key(0, "order", 1) != derive_key(1, "order", 0)
         True
     """
-    digest = hashlib.blake2b(digest_size=16, person=b"feedline.key.1")
-    epoch = check_integer("epoch", epoch, 0)
-    for part in (check_seed(seed), purpose, epoch, *names):
+    digest = _begun(seed, purpose, epoch)
+    for part in names:
         digest.update(_encode(part))
     return int.from_bytes(digest.digest(), "little")
+
+
+def derive_keys(seed: Seed, purpose: str, epoch: int, count: int) -> list[int]:
+    """Return the keys of the names 0, 1, …: of `count` labels, such as buckets or sources.
+
+    Examples:
+        >>> derive_keys(0, "source", 3, 5)[4] == derive_key(0, "source", 3, 4)
+        True
+    """
+    begun = _begun(seed, purpose, epoch)
+    keys = []
+    for name in range(count):
+        digest = begun.copy()
+        digest.update(_encode(name))
+        keys.append(int.from_bytes(digest.digest(), "little"))
+    return keys
+
+
+def _begun(seed: Seed, purpose: str, epoch: int) -> hashlib.blake2b:
+    """Return the hash of what all names have in common."""
+    digest = hashlib.blake2b(digest_size=16, person=b"feedline.key.1")
+    for part in (check_seed(seed), purpose, check_integer("epoch", epoch, 0)):
+        digest.update(_encode(part))
+    return digest
 
 
 def check_seed(seed: Any) -> Seed:

@@ -13,14 +13,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import InitVar, dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from feedline.errors import CursorFormatError, EmptyEpochError, InvalidValueError, check_integer
 from feedline.plan.batches import Batch, Block, Place, every_nth
 from feedline.plan.cursor import Cursor, PastSegment, check_past
+from feedline.plan.deals import Deal, Remaining
 from feedline.plan.frozen import fingerprint_of, store, store_integers
 from feedline.plan.orders import EpochOrder, Indices
 from feedline.words import one_line, several
@@ -32,45 +33,6 @@ if TYPE_CHECKING:
 
 ORDER_VERSION = 1
 _ENTRIES_AHEAD = 2**15
-
-
-class Remaining(Protocol):
-    """What is left of an epoch."""
-
-    @property
-    def num_left(self) -> int:
-        """The number of positions not consumed yet."""
-
-    def deal(self, world_size: int, batch_size: int) -> Deal:
-        """Deal what is left to `world_size` ranks."""
-
-
-class Deal(Protocol):
-    """What is left of an epoch, dealt to the ranks in batches."""
-
-    @property
-    def num_batches(self) -> int:
-        """The number of batches, equal on every rank."""
-
-    @property
-    def num_dropped(self) -> int:
-        """The number of positions that no rank gets."""
-
-    @property
-    def num_padded(self) -> int:
-        """The number of padded entries over all ranks."""
-
-    def block(self, rank: int, start: int, stop: int) -> Block:
-        """Return batches `[start, stop)` of `rank`."""
-
-    def num_real(self, start: int, stop: int) -> int:
-        """Return how many entries of batches `[start, stop)` of all ranks are not padding."""
-
-    def after(self, num_batches: int) -> Remaining:
-        """Return what is left when every rank has consumed `num_batches`."""
-
-    def find(self, index: int) -> list[Place]:
-        """Return every place at which `index` is consumed."""
 
 
 class Plan(ABC):
@@ -238,6 +200,7 @@ class Segment:
         history: What was consumed of the epoch before, one entry for each world size and batch
             size.
         num_done: How many batches of this segment were consumed before it was resumed.
+        begun: What the history left, where that is known; by default it is computed.
     """
 
     plan: Plan
@@ -246,24 +209,58 @@ class Segment:
     epoch: int = 0
     history: tuple[PastSegment, ...] = ()
     num_done: int = 0
+    begun: InitVar[Any] = None
+    #: What the segment began with.
+    remaining: Remaining = field(init=False, repr=False, compare=False)
     deal: Deal = field(init=False, repr=False, compare=False)
     #: The number of samples that the segment began with.
     num_left: int = field(init=False, repr=False, compare=False)
     #: The number of batches of this segment, equal on every rank.
     num_batches: int = field(init=False, repr=False, compare=False)
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, begun: Remaining | None) -> None:
         store_integers(self, "epoch", "num_done", low=0)
         store_integers(self, "world_size", "batch_size", low=1, high=2**31)
+        remaining = self._after_history() if begun is None else begun
+        deal = remaining.deal(self.world_size, self.batch_size)
+        _check_count(PastSegment(self.world_size, self.batch_size, self.num_done), deal)
+        store(self, num_left=remaining.num_left, num_batches=deal.num_batches)
+        store(self, remaining=remaining, deal=deal)
+
+    def _after_history(self) -> Remaining:
+        """Return what is left of the epoch after the history, which is checked."""
         store(self, history=tuple(check_past(past) for past in self.history))
         remaining = self.plan.begin(self.epoch)
         for past in self.history:
             deal = remaining.deal(past.world_size, past.batch_size)
             _check_count(past, deal)
             remaining = deal.after(past.num_batches)
-        deal = remaining.deal(self.world_size, self.batch_size)
-        _check_count(PastSegment(self.world_size, self.batch_size, self.num_done), deal)
-        store(self, num_left=remaining.num_left, deal=deal, num_batches=deal.num_batches)
+        return remaining
+
+    def resized(self, num_batches: int, *, world_size: int, batch_size: int) -> Segment:
+        """Return the segment that a run resumes after `num_batches` of this one.
+
+        The same as from a cursor, but the history is not gone through again.
+
+        Examples:
+            >>> from feedline.plan import SamplePlan, Shuffled
+            >>> plan = SamplePlan(order=Shuffled(num_samples=1000))
+            >>> first = plan.segment(world_size=4, batch_size=10)
+            >>> resumed = plan.resume(first.cursor(5), world_size=2, batch_size=10)
+            >>> first.resized(5, world_size=2, batch_size=10) == resumed
+            True
+        """
+        num_batches = check_integer("num_batches", num_batches, 0, self.num_batches)
+        sizes: dict[str, Any] = {"world_size": world_size, "batch_size": batch_size}
+        if (world_size, batch_size) == (self.world_size, self.batch_size):
+            return replace(self, num_done=num_batches, begun=self.remaining)
+        if not num_batches and self.history:
+            # A segment without batches leaves no trace, so the one before it may go on.
+            return self.plan.resume(self.cursor(0), **sizes)
+        past = PastSegment(self.world_size, self.batch_size, num_batches)
+        history = (*self.history, past) if num_batches else ()
+        begun = self.after(num_batches) if num_batches else self.remaining
+        return replace(self, history=history, num_done=0, begun=begun, **sizes)
 
     @property
     def num_dropped(self) -> int:
@@ -343,9 +340,17 @@ class Segment:
         stop = check_integer("stop", stop, 0, self.num_batches)
         return self.deal.num_real(check_integer("start", start, 0, stop), stop)
 
+    def after(self, num_batches: int) -> Remaining:
+        """Return what is left when every rank has had `num_batches` batches of this segment."""
+        past = PastSegment(self.world_size, self.batch_size, num_batches)
+        _check_count(past, self.deal)
+        return self.deal.after(num_batches)
+
     def num_left_after(self, num_batches: int) -> int:
         """Return how many positions are left when every rank has had `num_batches` batches."""
         num_batches = check_integer("num_batches", num_batches, 0, self.num_batches)
+        if hasattr(self.deal, "num_left_after"):
+            return int(self.deal.num_left_after(num_batches))
         return self.deal.after(num_batches).num_left
 
     def cursor(self, num_batches: int) -> Cursor:

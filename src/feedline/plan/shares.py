@@ -18,12 +18,14 @@ import numpy as np
 
 from feedline.errors import TailError, check_choice
 from feedline.plan.batches import Block, Place, every_nth
+from feedline.plan.deals import Remaining
 from feedline.plan.frozen import store_integers
 from feedline.plan.orders import EpochOrder, Indices
-from feedline.plan.segment import Remaining
 
 Tail = Literal["drop", "pad", "even", "exact", "pad_ranks", "pad_ranks_drop"]
 
+#: The most ranks, and the most samples of a batch.
+MAX_BATCH = 2**31
 TAILS: tuple[str, ...] = get_args(Tail)
 
 
@@ -67,7 +69,7 @@ class Share:
 
     def __post_init__(self) -> None:
         store_integers(self, "num_positions", low=0)
-        store_integers(self, "world_size", "batch_size", low=1, high=2**31)
+        store_integers(self, "world_size", "batch_size", low=1, high=MAX_BATCH)
         check_tail(self.tail)
         per_step = self.world_size * self.batch_size
         if self.tail == "exact" and self.num_positions % per_step:
@@ -238,6 +240,9 @@ class ShareDeal(ABC):
 
     def num_real(self, start: int, stop: int) -> int:
         return self.share.num_real_of_all(start, stop)
+
+    def num_left_after(self, num_batches: int) -> int:
+        return self.share.num_positions - self.share.num_consumed(num_batches)
 
     def find(self, index: int) -> list[Place]:
         positions = self._order.find(index)

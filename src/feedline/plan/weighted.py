@@ -25,7 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 from feedline.errors import InvalidValueError, as_float, check_integer
 from feedline.lazy import lazy
 from feedline.plan.frozen import described, digest_array, store
-from feedline.plan.orders import EpochOrder, Indices, Order
+from feedline.plan.orders import EpochOrder, Indices, SeededOrder
 from feedline.plan.permutation import Permutation
 from feedline.plan.seeds import Seed, check_seed, derive_key
 from feedline.words import shown
@@ -44,7 +44,7 @@ _ATANH_TERMS = tuple(1.0 / power for power in range(23, 0, -2))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Weighted(Order):
+class Weighted(SeededOrder):
     """Samples drawn in proportion to `weights`, as by torch's `WeightedRandomSampler`.
 
     The sample at a position depends on (seed, epoch, position) alone, so runs on any number of
@@ -98,6 +98,10 @@ class Weighted(Order):
     @property
     def num_indices(self) -> int:
         return len(self._weights)
+
+    @property
+    def seeds_used(self) -> frozenset[Any]:
+        return frozenset([(type(self), self.replacement, self.seed)])
 
     def at(self, epoch: int) -> EpochOrder:
         assert self.num_samples is not None

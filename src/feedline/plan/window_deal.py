@@ -11,12 +11,13 @@ reads nearly its own piece; with unequal pieces a run reaches a little into its 
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 
+from feedline.lazy import lazy
+from feedline.plan.interleave import edges_of
 from feedline.plan.orders import EpochOrder, Indices
 from feedline.plan.shares import Share, ShareDeal
 
@@ -30,6 +31,9 @@ class WindowedOrder(EpochOrder, Protocol):
 
     def window_starts(self, windows: Indices) -> Indices:
         """Return where each window begins; window `num_windows` begins at the end."""
+
+    def window_start(self, window: int) -> int:
+        """Return where one window begins."""
 
     def window_of(self, position: int) -> int:
         """Return the window that holds a position."""
@@ -45,9 +49,19 @@ class WindowRest:
     lengths: Indices = field(default_factory=lambda: _NONE)
     untouched: int = 0
 
+    @lazy
+    def edges(self) -> Indices:
+        """Where each interval begins as a place, and where the last one ends."""
+        return edges_of(self.lengths)
+
+    @lazy
+    def shifts(self) -> Indices:
+        """What makes a place in each interval a position."""
+        return self.starts - self.edges[:-1]
+
     @property
     def num_left(self) -> int:
-        return int(self.lengths.sum()) + self.order.num_positions - self.untouched
+        return int(self.edges[-1]) + self.order.num_positions - self.untouched
 
     def deal(self, world_size: int, batch_size: int) -> WindowDeal:
         return WindowDeal(self, world_size, batch_size)
@@ -59,7 +73,7 @@ class WindowDeal(ShareDeal):
     def __init__(self, rest: WindowRest, world_size: int, batch_size: int) -> None:
         super().__init__(rest.order, Share(rest.num_left, world_size, batch_size, rest.tail))
         self._rest = rest
-        self._head_edges = np.concatenate([[0], np.cumsum(rest.lengths)]).astype(np.int64)
+        self._head_edges = rest.edges
         self._head_length = int(self._head_edges[-1])
         self._first_window = self._num_windows = 0
         if rest.untouched < rest.order.num_positions:
@@ -67,25 +81,30 @@ class WindowDeal(ShareDeal):
             self._num_windows = rest.order.num_windows - self._first_window
         num_pieces = len(rest.lengths) + self._num_windows
         self._num_rounds = -(-num_pieces // world_size)
-        # The round that was asked for last, and its entries: the next question is near by.
-        self._last_round = (0, 0, 0)
 
     def positions_of(self, rank: int, first: int, end: int) -> Indices:
-        return self._positions_at(self._places_of(rank, first, end))
+        return self.positions_at(self._places_of(rank, first, end))
 
     def after(self, num_batches: int) -> WindowRest:
         share = self.share
         entry = num_batches * share.batch_size
         if entry > share.num_whole:
-            return self._rest_of(_NONE, _NONE, share.num_positions)
+            return self._rest_from(share.num_positions)
         number = self._num_rounds if entry == share.num_whole else self._round_of(entry)
-        low, high = self._round_edges(np.array([number, number + 1])).tolist()
+        low, high = self._round_edge(number), self._round_edge(number + 1)
         used = entry - low // share.world_size
         run = (high - low) // share.world_size
         if used == 0 or run == 0:
-            return self._rest_of(_NONE, _NONE, low)
-        runs = low + run * np.arange(share.world_size, dtype=np.int64)
-        return self._rest_of(runs + used, runs + run, high)
+            return self._rest_from(low)
+        # The rest of each run, and what is left of the head behind the round.
+        num_head = int(high < self._head_length)
+        starts = np.arange(share.world_size + num_head, dtype=np.int64)
+        starts *= run
+        starts += low + used
+        ends = starts + (run - used)
+        if num_head:
+            starts[-1], ends[-1] = high, self._head_length
+        return self._rest_of(starts, ends, max(high, self._head_length))
 
     def entries_of(self, positions: Indices) -> tuple[Indices, Indices]:
         places = map(self._place_of, positions.tolist())
@@ -116,23 +135,38 @@ class WindowDeal(ShareDeal):
         if place >= self.share.num_whole * world_size:
             return place % world_size, place // world_size
         number = self._round_of(place // world_size)
-        low, high = self._round_edges(np.array([number, number + 1])).tolist()
+        low, high = self._round_edge(number), self._round_edge(number + 1)
         rank, offset = divmod(place - low, (high - low) // world_size)
         return rank, low // world_size + offset
 
     def _round_of(self, entry: int) -> int:
         """Return the round in which every rank has its `entry`."""
-        number, first, end = self._last_round
-        if first <= entry < end:
-            return number
-        world_size = self.share.world_size
+        # A round begins at the last multiple of world_size up to the start of its first piece.
+        place = (entry + 1) * self.share.world_size - 1
+        return min(self._piece_of(place) // self.share.world_size, self._num_rounds - 1)
 
-        def first_entry(number: int) -> int:
-            return int(self._round_edges(np.array([number]))[0]) // world_size
+    def _piece_of(self, place: int) -> int:
+        """Return the last piece that begins at or before a place."""
+        rest, num_head = self._rest, len(self._rest.lengths)
+        if place < self._head_length or not self._num_windows:
+            return int(np.searchsorted(self._head_edges[:-1], place, side="right")) - 1
+        position = place - self._head_length + rest.untouched
+        if position >= rest.order.num_positions:
+            return num_head + self._num_windows - 1
+        return num_head + rest.order.window_of(position) - self._first_window
 
-        found = bisect_right(range(self._num_rounds), entry, key=first_entry) - 1
-        self._last_round = (found, first_entry(found), first_entry(found + 1))
-        return found
+    def _round_edge(self, number: int) -> int:
+        """Return where one round begins."""
+        rest, world_size = self._rest, self.share.world_size
+        piece, num_head = min(number, self._num_rounds) * world_size, len(self._rest.lengths)
+        if piece < num_head:
+            start = int(self._head_edges[piece])
+        else:
+            start = self._head_length
+            if self._num_windows:
+                window = min(piece - num_head, self._num_windows) + self._first_window
+                start += max(rest.order.window_start(window) - rest.untouched, 0)
+        return start - start % world_size
 
     def _round_edges(self, numbers: Indices) -> Indices:
         """Return where each round begins, a multiple of `world_size`."""
@@ -152,16 +186,17 @@ class WindowDeal(ShareDeal):
         begun = np.maximum(rest.order.window_starts(windows), rest.untouched)
         return np.where(pieces < num_head, in_head, self._head_length + begun - rest.untouched)
 
-    def _positions_at(self, places: Indices) -> Indices:
-        """Return the position of the epoch at each place."""
+    def positions_at(self, places: Indices) -> Indices:
+        """Return the position of the epoch at each place; places must ascend."""
         rest = self._rest
-        untouched = places + (rest.untouched - self._head_length)
-        if not self._head_length or not len(places) or places.min() >= self._head_length:
-            return untouched
-        piece = np.searchsorted(self._head_edges, places, side="right") - 1
-        piece = np.minimum(piece, len(rest.starts) - 1)
-        in_head = rest.starts[piece] + places - self._head_edges[piece]
-        return np.where(places < self._head_length, in_head, untouched)
+        positions = places + (rest.untouched - self._head_length)
+        num_in_head = int(places.searchsorted(self._head_length)) if self._head_length else 0
+        if num_in_head:
+            in_head = places[:num_in_head]
+            piece = self._head_edges.searchsorted(in_head, "right")
+            piece -= 1
+            np.add(in_head, rest.shifts.take(piece), out=positions[:num_in_head])
+        return positions
 
     def _place_of(self, position: int) -> int | None:
         """Return the place of a position, or None if it was consumed before."""
@@ -174,24 +209,30 @@ class WindowDeal(ShareDeal):
             return None
         return int(self._head_edges[holding[0]] + offsets[holding[0]])
 
+    def _rest_from(self, place: int) -> WindowRest:
+        """Return what is left when only places from this one on are."""
+        if place >= self._head_length:
+            return self._rest_of(_NONE, _NONE, place)
+        return self._rest_of(np.array([place]), np.array([self._head_length]), self._head_length)
+
     def _rest_of(self, starts: Indices, ends: Indices, untouched: int) -> WindowRest:
         """Return what is left when only places `[starts, ends)` and those from `untouched` are."""
         rest = self._rest
-        head_end = max(untouched, self._head_length)
-        if untouched < self._head_length:
-            starts = np.append(starts, untouched)
-            ends = np.append(ends, self._head_length)
         # Cut the intervals where the head's pieces meet, so that each is one run of positions.
         edges = self._head_edges
-        which = np.searchsorted(starts, edges, side="right") - 1
-        edges, which = edges[which >= 0], which[which >= 0]
-        cuts = edges[(edges > starts[which]) & (edges < ends[which])]
-        starts = np.sort(np.concatenate([starts, cuts]))
-        ends = np.sort(np.concatenate([ends, cuts]))
+        if len(edges) > 1 and len(starts):
+            which = starts.searchsorted(edges, "right")
+            which -= 1
+            # Before the first interval, `which` is the last one, which starts later.
+            cuts = edges[(edges > starts.take(which)) & (edges < ends.take(which))]
+            if len(cuts):
+                starts, ends = (np.concatenate([side, cuts]) for side in (starts, ends))
+                starts.sort()
+                ends.sort()
         return WindowRest(
             order=rest.order,
             tail=rest.tail,
-            starts=self._positions_at(starts),
+            starts=self.positions_at(starts),
             lengths=ends - starts,
-            untouched=rest.untouched + head_end - self._head_length,
+            untouched=rest.untouched + untouched - self._head_length,
         )

@@ -9,20 +9,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
 from feedline.errors import InvalidValueError
 from feedline.plan.chunking import Chunking, Slots
+from feedline.plan.deals import Remaining
 from feedline.plan.frozen import described, store, store_integers
-from feedline.plan.orders import Indices, Order
+from feedline.plan.group_deal import GroupRest
+from feedline.plan.orders import Indices, Order, SeededOrder
 from feedline.plan.permutation import MAX_SIZE, KeepLast, Permutation, permute_numbered
 from feedline.plan.samples import OrderPlan
 from feedline.plan.seeds import Seed, check_seed, derive_key
-from feedline.plan.segment import Remaining, Segment
+from feedline.plan.segment import Segment
 from feedline.plan.shares import check_tail
-from feedline.plan.window_deal import WindowedOrder, WindowRest
+from feedline.plan.versions import of_kind
+from feedline.plan.window_deal import WindowRest
 from feedline.words import one_line
 
 _LONG_WINDOW = 512
@@ -30,7 +33,7 @@ _LONG_WINDOW = 512
 
 @one_line
 @dataclass(frozen=True, kw_only=True)
-class WindowOrder(Order):
+class WindowOrder(SeededOrder):
     """An order in which a run of positions touches few chunks.
 
     With `keep_last`, the last chunk, which may be short, also comes last in every epoch, so that
@@ -77,7 +80,7 @@ class WindowOrder(Order):
 
     def describe(self) -> dict[str, Any]:
         unset = [name for name in ("keep_last", "limit") if not getattr(self, name)]
-        return described(self, *unset, kind="windows")
+        return described(self, *unset, **of_kind("windows", has_changed=self.shuffle))
 
 
 @one_line
@@ -156,7 +159,10 @@ class RoundsPlan(OrderPlan):
         store(self, chunks=chunks, preload=preload or 1)
 
     def begin(self, epoch: int) -> Remaining:
-        return WindowRest(cast(WindowedOrder, self.order.at(epoch)), self.tail)
+        order: Any = self.order.at(epoch)
+        # Batches do not reach over the edge of a group, where the order is made of groups.
+        rest = GroupRest if hasattr(order, "group_size") else WindowRest
+        return rest(order, self.tail)
 
 
 class WindowEpoch:
@@ -189,10 +195,15 @@ class WindowEpoch:
         slots = np.where(windows < self.num_windows, inside, self._chunks.num_chunks)
         return np.minimum(self._slots.starts(slots), self.num_positions)
 
+    def window_start(self, window: int) -> int:
+        """Return where one window begins."""
+        if window >= self.num_windows:
+            return self.num_positions
+        return min(self._slots.start(window * self._preload), self.num_positions)
+
     def window_of(self, position: int) -> int:
         """Return the window that holds a position."""
-        slot = self._slots.slots_of(np.array([position], dtype=np.int64))[0]
-        return int(slot) // self._preload
+        return self._slots.slot_of(position) // self._preload
 
     def indices(self, positions: Indices) -> Indices:
         if self._permutation is None or not len(positions):

@@ -28,19 +28,20 @@ _MOST_IDS, _MOST_IN_CELL = 2**23, 4096
 _MANY_RANKS = 64
 
 
-def trace_of_config(config: RunConfig, epoch: int, sizes: Sequence[int] | None) -> Trace:
-    """Return what a run would consume in an epoch; with `sizes`, on these numbers of ranks in
-    turn."""
-    if sizes is None:
+def trace_of_config(
+    config: RunConfig, epoch: int, parts: Sequence[PlannedStretch] | None = None
+) -> Trace:
+    """Return what a run would consume in an epoch, in these parts if it is resized."""
+    if parts is None:
         named = {"the epoch": stretches_of(config, [config.ranks], epoch)[0]}
     else:
-        resized = enumerate(stretches_of(config, sizes, epoch), 1)
-        named = {f"part {number}": own for number, own in resized if own.num_batches}
+        named = {f"part {number}": own for number, own in enumerate(parts, 1) if own.num_batches}
     stretches = list(named.values())
     if not stretches:
+        sizes = [own.segment.world_size for own in parts or ()]
         raise EmptyEpochError(
-            f"resize={list(sizes or ())} gives 0 steps but must give at least 1; use fewer ranks, "
-            "a smaller batch size, or tail='pad' or 'even'"
+            f"resize={sizes} gives 0 steps but must give at least 1; use fewer ranks, a smaller "
+            "batch size, or tail='pad' or 'even'"
         )
     world_sizes = [own.segment.world_size for own in stretches]
     # What one rank of many gets of a mixture takes long to compute.
@@ -97,7 +98,7 @@ def _cells_by_entry(
     segment = stretch.segment
     sizes = {"world_size": segment.world_size, "batch_size": segment.batch_size}
     share = Share(num_positions=segment.num_left, tail=segment.plan.tail, **sizes)
-    entries = replace(segment, batch_size=1, num_done=0)
+    entries = replace(segment, batch_size=1, num_done=0, begun=segment.remaining)
     for (place, step), rank in product(steps.items(), ranks):
         first, stop = stretch.batches_of(step)
         low, high = share.span(rank, first, stop)

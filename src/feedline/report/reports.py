@@ -24,7 +24,7 @@ from feedline.report.step_panels import batch_panel, map_panel, tail_panel
 from feedline.runs.audit import audit_config, audit_logs, data_of, find_logs
 from feedline.runs.audit_result import AuditResult
 from feedline.runs.audit_runs import Run, runs_of
-from feedline.runs.dry_run import DryRun, dry_run
+from feedline.runs.dry_run import DryRun, check_sizes, dry_run_of, stretches_of
 from feedline.runs.plan_report import PlanReport, report_plan
 from feedline.runs.run_config import RunConfig
 from feedline.runs.run_config_data import SourceInfo
@@ -57,8 +57,9 @@ def report_config(
         ('simulation', 'No sample is lost or repeated over 2 resizes.')
     """
     counts = report_plan(config, epoch)
-    run = None if resize is None else dry_run(config, resize, epoch)
-    trace = trace_of_config(config, epoch, resize)
+    parts = None if resize is None else stretches_of(config, check_sizes(resize), epoch)
+    run = None if parts is None else dry_run_of(config, parts)
+    trace = trace_of_config(config, epoch, parts)
     target = None if config.mixture is None else target_of_mixture(config.mixture)
     draws = [line.num_draws for line in counts.sources]
     throughout = "" if run is None else f"Without resizes, on {num_ranks(counts.ranks)}."

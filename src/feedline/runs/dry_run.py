@@ -1,7 +1,8 @@
 """A dry run of one epoch with resizes: no data is read, every sample is counted.
 
 The epoch is cut into as many parts as there are world sizes. Each part ends at a step, where a
-cursor is saved as JSON; the next part is resumed from it on the next world size.
+cursor is saved as JSON; the next part is resumed from it on the next world size. Very many parts
+follow each other directly, because each cursor holds the whole history.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from feedline.runs.naive_sharding import NaiveSharding
 from feedline.runs.plan_report import ChunkReads, can_enumerate, count_reads, naive_of
 from feedline.runs.run_config import RunConfig
 from feedline.words import one_line
+
+_MOST_CURSORS = 64
 
 
 @one_line
@@ -106,15 +109,24 @@ def dry_run(config: RunConfig, world_sizes: Sequence[int], epoch: int = 0) -> Dr
         >>> run.coverage.num_repeated, run.coverage.num_missing, run.naive.num_repeated
         (0, 0, 80)
     """
+    return dry_run_of(config, stretches_of(config, check_sizes(world_sizes), epoch))
+
+
+def check_sizes(world_sizes: Sequence[int]) -> list[int]:
+    """Return the numbers of ranks of an epoch that is resized, or raise."""
     sizes = [check_integer("ranks", size, 1, 2**31) for size in world_sizes]
     if len(sizes) < 2:
         raise InvalidValueError(
             f"resize={sizes} must have at least two world sizes, such as 512,480"
         )
-    stretches = stretches_of(config, sizes, epoch)
+    return sizes
+
+
+def dry_run_of(config: RunConfig, stretches: Sequence[PlannedStretch]) -> DryRun:
+    """Return the counts of an epoch that is consumed in these stretches."""
     whole = stretches[0].segment
     counts = None
-    if can_enumerate(whole.num_left, sum(sizes)):
+    if can_enumerate(whole.num_left, sum(own.segment.world_size for own in stretches)):
         counts = np.zeros(config.plan.num_indices, dtype=np.int64)
     last = stretches[-1]
     parts = [_part(config, own, own is last, counts) for own in stretches]
@@ -153,8 +165,12 @@ def stretches_of(config: RunConfig, sizes: Sequence[int], epoch: int) -> list[Pl
         if number:
             before = stretches[-1]
             step = before.end_step
-            cursor = Cursor.from_json(before.segment.cursor(before.end).to_json())
-            segment = plan.resume(cursor, world_size=world_size, batch_size=batch_size)
+            now = {"world_size": world_size, "batch_size": batch_size}
+            if len(sizes) <= _MOST_CURSORS:
+                cursor = Cursor.from_json(before.segment.cursor(before.end).to_json())
+                segment = plan.resume(cursor, **now)
+            else:
+                segment = before.segment.resized(before.end, **now)
         end = segment.num_batches
         if num_later := len(sizes) - number - 1:
             share = (segment.num_batches - segment.num_done) // (num_later + 1)
