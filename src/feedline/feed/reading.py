@@ -158,20 +158,26 @@ class SlabSizes:
 
 
 def slab_sizes(
-    store: Store, running: Pass, reading: Reading, max_bytes: int = _MAX_SLAB_BYTES
+    store: Store, running: Pass, budget: int, num_shares: int, max_bytes: int = _MAX_SLAB_BYTES
 ) -> SlabSizes:
-    """Return the sizes of the slabs of a pass, or raise if the budget is below one batch."""
+    """Return the sizes of the slabs of a pass, or raise if the budget is below one batch.
+
+    Args:
+        store: Where the samples are.
+        running: The pass.
+        budget: Bytes that all slabs may take together.
+        num_shares: The number of slabs that the budget should do for.
+        max_bytes: The bytes of a slab that is not to become larger, except for one batch.
+    """
     columns = store.columns
     batch_size = running.segment.plan.largest_batch(running.segment.batch_size)
     batch_bytes = bytes_for(columns, batch_size)
-    budget = reading.budget
     if batch_bytes > budget:
         raise InvalidValueError(
             f"memory_budget={budget} must be at least {batch_bytes}, the bytes of one batch of "
             f"{batch_size}; use a smaller batch or a larger budget"
         )
-    # Besides its slab, each thread has memory in which rows are put in order.
-    slab_bytes = max(batch_bytes, min(max_bytes, budget // (2 * reading.count + 4)))
+    slab_bytes = max(batch_bytes, min(max_bytes, budget // num_shares))
     num_most = max(1, slab_bytes // max(batch_bytes, 1))
     num_most = min(num_most, max(1, _MAX_SLAB_ROWS // batch_size))
     slab_bytes = bytes_for(columns, num_most * batch_size)
@@ -204,7 +210,8 @@ def read_slabs(store: Store, chunking: Chunking, running: Pass, reading: Reading
         [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
         >>> folder.cleanup()
     """
-    sizes = slab_sizes(store, running, reading)
+    # Besides its slab, each thread has memory in which rows are put in order.
+    sizes = slab_sizes(store, running, reading.budget, 2 * reading.count + 4)
     # One slab is in the consumer's hands, and the one before it may still be.
     num_ahead = max(0, min(sizes.num_slabs - 2, reading.count + 2))
     sink = HostSlabs(sizes, reading)

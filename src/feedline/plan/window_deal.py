@@ -12,6 +12,7 @@ reads nearly its own piece; with unequal pieces a run reaches a little into its 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
@@ -22,6 +23,8 @@ from feedline.plan.orders import EpochOrder, Indices
 from feedline.plan.shares import Share, ShareDeal
 
 _NONE = np.empty(0, dtype=np.int64)
+# Rounds with fewer entries of a rank are cheaper to look up than to go through.
+_SHORT_ROUND = 256
 
 
 class WindowedOrder(EpochOrder, Protocol):
@@ -115,19 +118,26 @@ class WindowDeal(ShareDeal):
     def _places_of(self, rank: int, first: int, end: int) -> Indices:
         """Return the places of real entries `[first, end)` of `rank`."""
         share = self.share
-        entries = np.arange(first, end, dtype=np.int64)
-        in_rounds = entries[entries < share.num_whole]
-        if not len(in_rounds):
-            return entries * share.world_size + rank
-        low = self._round_of(int(in_rounds[0]))
-        high = self._round_of(int(in_rounds[-1]))
+        in_rounds = min(end, share.num_whole)
+        if first >= in_rounds:
+            return np.arange(first, end, dtype=np.int64) * share.world_size + rank
+        low, high = self._round_of(first), self._round_of(in_rounds - 1)
         edges = self._round_edges(np.arange(low, high + 2))
         first_entries = edges // share.world_size
-        runs = np.diff(first_entries)
-        which = np.searchsorted(first_entries, in_rounds, side="right") - 1
-        places = edges[which] + rank * runs[which] + in_rounds - first_entries[which]
-        left_over = entries[len(in_rounds) :] * share.world_size + rank
-        return np.concatenate([places, left_over]) if len(left_over) else places
+        # Where the run of this rank begins in each round, beside the entry that it begins with.
+        shifts = edges[:-1] + rank * np.diff(first_entries) - first_entries[:-1]
+        places = np.arange(first, end, dtype=np.int64)
+        if len(shifts) * _SHORT_ROUND > in_rounds - first:
+            inside = places[: in_rounds - first]
+            inside += shifts[np.searchsorted(first_entries, inside, side="right") - 1]
+        else:
+            cuts = np.clip(first_entries - first, 0, in_rounds - first).tolist()
+            for shift, (start, stop) in zip(shifts.tolist(), pairwise(cuts), strict=True):
+                places[start:stop] += shift
+        left_over = places[in_rounds - first :]
+        left_over *= share.world_size
+        left_over += rank
+        return places
 
     def _entry_of(self, place: int) -> tuple[int, int]:
         """Return the rank and the entry that get a place."""

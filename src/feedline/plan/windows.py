@@ -28,6 +28,9 @@ from feedline.plan.versions import of_kind
 from feedline.plan.window_deal import WindowRest
 from feedline.words import one_line
 
+# Below this many chunks, comparing with each is faster than a search.
+_FEW_CHUNKS = 4
+_LONG_RUN = 256
 _LONG_WINDOW = 512
 
 
@@ -180,10 +183,8 @@ class WindowEpoch:
             permute = KeepLast if order.keep_last else Permutation
             self._permutation = permute(order.chunks.num_chunks, key)
         self._slots: Slots = order.chunks.slots(self._permutation)
-        # Runs of positions in one chunk each are worth a permutation of their own.
-        self._has_long_windows = (
-            order.preload == 1 and self.num_positions >= _LONG_WINDOW * self.num_windows
-        )
+        # Long runs of positions in one window each are worth a permutation of their own.
+        self._has_long_windows = self.num_positions >= _LONG_WINDOW * self.num_windows
         if order.limit is not None:
             self.num_positions = order.limit
             self.num_windows = self.window_of(order.limit - 1) + 1
@@ -208,9 +209,10 @@ class WindowEpoch:
     def indices(self, positions: Indices) -> Indices:
         if self._permutation is None or not len(positions):
             return positions
-        first, last = int(positions[0]), int(positions[-1])
-        if self._has_long_windows and last - first == len(positions) - 1 and _ascends(positions):
-            return self._run_of_indices(first, last + 1)
+        if self._has_long_windows:
+            breaks = np.flatnonzero(positions[1:] - positions[:-1] != 1) + 1
+            if len(positions) >= _LONG_RUN * len(breaks):
+                return self._in_runs(positions, breaks)
         windows = self._slots.slots_of(positions) // self._preload
         starts = self.window_starts(windows)
         sizes = self.window_starts(windows + 1) - starts
@@ -220,22 +222,37 @@ class WindowEpoch:
         rows = places - self._slots.starts(slots)
         return self._chunks.starts(self._permutation.forward(slots)) + rows
 
-    def _run_of_indices(self, first: int, end: int) -> Indices:
-        """Return the indices at positions `[first, end)`, window by window of one chunk each."""
+    def _in_runs(self, positions: Indices, breaks: Indices) -> Indices:
+        """Return the indices at positions that follow each other between `breaks`."""
+        parts: list[Indices] = []
+        edges = [0, *breaks.tolist(), len(positions)]
+        for low, high in pairwise(edges):
+            first, end = int(positions[low]), int(positions[high - 1]) + 1
+            window = self.window_of(first)
+            while first < end:
+                start, stop = self.window_start(window), self.window_start(window + 1)
+                parts.append(self._in_window(window, start, stop, first, min(end, stop)))
+                first, window = max(first, min(end, stop)), window + 1
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def _in_window(self, window: int, start: int, stop: int, first: int, end: int) -> Indices:
+        """Return the indices at positions `[first, end)` of the window that is `[start, stop)`."""
         assert self._permutation is not None
-        windows = np.arange(self.window_of(first), self.window_of(end - 1) + 1)
-        starts = self.window_starts(np.append(windows, windows[-1] + 1)).tolist()
-        chunk_starts = self._chunks.starts(self._permutation.forward(windows)).tolist()
-        parts = []
-        for window, (start, stop), chunk_start in zip(
-            windows.tolist(), pairwise(starts), chunk_starts, strict=True
-        ):
-            low, high = max(first, start), min(end, stop)
-            if low < high:
-                places = np.arange(low - start, high - start, dtype=np.int64)
-                permutation = Permutation(stop - start, self._key, window)
-                parts.append(permutation.forward(places) + chunk_start)
-        return np.concatenate(parts)
+        places = np.arange(first - start, end - start, dtype=np.int64)
+        if not len(places):
+            return places
+        places = Permutation(stop - start, self._key, window).forward(places)
+        last = min((window + 1) * self._preload, self._chunks.num_chunks)
+        slots = np.arange(window * self._preload, last, dtype=np.int64)
+        edges = self._slots.starts(slots) - start
+        shifts = self._chunks.starts(self._permutation.forward(slots)) - edges
+        if len(slots) > _FEW_CHUNKS:
+            places += shifts[np.searchsorted(edges, places, side="right") - 1]
+            return places
+        indices: Indices = places + shifts[0]
+        for edge, step in zip(edges[1:].tolist(), np.diff(shifts).tolist(), strict=True):
+            indices += (places >= edge) * np.int64(step)
+        return indices
 
     def find(self, index: int) -> Indices:
         one = np.array([index], dtype=np.int64)
@@ -250,7 +267,3 @@ class WindowEpoch:
         if window[0] >= self.num_windows or place[0] >= size:
             return one[:0]
         return start + Permutation(size, self._key, int(window[0])).inverse(place)
-
-
-def _ascends(positions: Indices) -> bool:
-    return bool(np.all(positions[1:] > positions[:-1]))

@@ -85,8 +85,8 @@ class DataLoader(PlannedLoader, TorchDataLoader[Item]):  # type: ignore[misc]
             worker if there are any; by default 48 MiB.
         device: The device that batches are delivered on, such as `"cuda"`; they are copied ahead,
             and ready for the current stream. A `transform` gets them there. By default batches stay
-            in this process's memory. With a device, the default of `memory_budget` is 256 MiB of
-            pinned memory.
+            in this process's memory. With a device, `memory_budget` counts pinned memory; by default
+            it is 32 MiB for each thread, and 128 MiB.
         device_budget: For a store, without workers: bytes of the device's memory for what is copied
             ahead, by default 2 GiB. If twice the chunks of a window fit, a windowed shuffle is done
             on the device.
@@ -254,8 +254,10 @@ class DataLoader(PlannedLoader, TorchDataLoader[Item]):  # type: ignore[misc]
         return {**self.__dict__, "asked_for": _Asked(), "_iterator": None}
 
     def close(self) -> None:
-        """End persistent workers, and close the log."""
+        """End persistent workers, close the log, and give back pinned memory."""
         super().close()
+        if isinstance(self.dataset, FeedDataset) and self.dataset.feeder is not None:
+            self.dataset.feeder.close()
         # torch ends the workers of an iterator when it is dropped.
         self._iterator = None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,7 +22,6 @@ from feedline.torch.device.windows import WindowSlabs
 DEVICE_BUDGET = 2**31
 # Larger slabs than in memory: each costs some hundred microseconds of the interpreter.
 _MAX_SLAB_BYTES = 2**25
-_THREAD_BUDGET = 2**26
 # Slabs of a windowed pass: some are gathered, some wait, and one or two are in the loop's hands.
 _SLABS_IN_USE = 10
 
@@ -61,18 +60,26 @@ class Feeder:
             )
         pinned = self.reading.memory_budget
         if pinned is None:
-            pinned = max(batch_bytes, (self.reading.count + 2) * _THREAD_BUDGET)
-        reading = replace(self.reading, memory_budget=min(pinned, self.device_budget // 2))
-        sizes = slab_sizes(store, running, reading, _MAX_SLAB_BYTES)
+            pinned = max(batch_bytes, self._num_pieces * _MAX_SLAB_BYTES)
+        budget = min(pinned, self.device_budget // 2)
+        sizes = slab_sizes(store, running, budget, self._num_pieces, _MAX_SLAB_BYTES)
         return DeviceSlabs(self, store, chunking, running, sizes)
+
+    @property
+    def _num_pieces(self) -> int:
+        """The number of slabs in pinned memory: those that are read, and some on their way."""
+        return self.reading.count + 4
 
     def ring(self, sizes: SlabSizes) -> Ring:
         """Return the pinned memory, which is kept from one pass to the next."""
-        # Slabs that wait for the consumer are on the device, so each thread needs two.
-        count = max(1, min(sizes.num_slabs, 2 * self.reading.count + 2))
+        count = max(1, min(sizes.num_slabs, self._num_pieces))
         if self._ring is None or self._ring.num_bytes != sizes.num_bytes:
             self._ring = Ring(self.link, sizes.num_bytes, count)
         return self._ring
+
+    def close(self) -> None:
+        """Give back the pinned memory; a later pass takes some again."""
+        self._ring = None
 
     def num_slots(self, store: Store, chunking: Chunking, running: Pass, slab_bytes: int) -> int:
         """Return how many chunks the device can hold at a time; 0 if the order does not suit."""
@@ -148,7 +155,7 @@ class DeviceSlabs(Iterator[DeviceSlab]):
         ring = feeder.ring(sizes)
         sink = CopiedSlabs(feeder.link, ring, self._given[0])
         on_device = feeder.device_budget // max(1, sizes.num_bytes) - 2
-        num_ahead = max(0, min(ring.count - 1, on_device, 2 * feeder.reading.count))
+        num_ahead = max(0, min(on_device, 2 * feeder.reading.count))
         return read_into(sink, *self._given, feeder.reading, sizes, num_ahead, start)
 
     def close(self) -> None:
