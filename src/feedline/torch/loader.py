@@ -85,8 +85,8 @@ class DataLoader(PlannedLoader, TorchDataLoader[Item]):  # type: ignore[misc]
             worker if there are any; by default 48 MiB.
         device: The device that batches are delivered on, such as `"cuda"`; they are copied ahead,
             and ready for the current stream. A `transform` gets them there. By default batches stay
-            in this process's memory. With a device, `memory_budget` counts pinned memory; by default
-            it is 32 MiB for each thread, and 128 MiB.
+            in this process's memory. With a device, `memory_budget` counts pinned memory; its
+            default is then 128 MiB and 32 MiB for each thread.
         device_budget: For a store, without workers: bytes of the device's memory for what is copied
             ahead, by default 2 GiB. If twice the chunks of a window fit, a windowed shuffle is done
             on the device.
