@@ -1,8 +1,9 @@
 """Write the golden vectors that `tests/plan/test_golden.py` compares with.
 
 They pin down every order that Feedline computes. Writing them anew is right only together with a
-new version of each kind that changed (`feedline.plan.versions`) and an entry in the changelog, so an
-existing file is kept unless `--force` is given. `--add` keeps every section that the file has and writes those that it lacks.
+new version of each kind that changed (`feedline.plan.versions`) and an entry in the changelog, so
+an existing file is kept unless `--force` is given. `--add` keeps every section that the file has
+and writes those that it lacks.
 """
 
 from __future__ import annotations
