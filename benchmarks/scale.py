@@ -255,7 +255,8 @@ def main(commit: str = BEFORE) -> int:
     text = (
         f"# Costs that grow\n\nMedians of alternating repetitions in fresh processes, beside "
         f"{commit}; CPU seconds of one core; {measure.machine()}. "
-        f"A figure of {MOST_SECONDS} s before: stopped there.\n\n{table}"
+        f"Commands were stopped after {MOST_SECONDS} s; those of windows before had not ended."
+        f"\n\n{table}"
     )
     checks = [
         (
