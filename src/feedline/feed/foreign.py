@@ -13,7 +13,13 @@ from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
 from typing import Any, NoReturn
 
-from feedline.errors import CursorFormatError, InvalidValueError, PlanMismatchError, check_integer
+from feedline.errors import (
+    CursorFormatError,
+    FeedlineError,
+    InvalidValueError,
+    PlanMismatchError,
+    check_integer,
+)
 from feedline.feed.adapters import adapters_in_use
 from feedline.feed.foreign_batch import ForeignBatch
 from feedline.feed.loader import Loader
@@ -132,7 +138,13 @@ class ForeignLoader:
 
     def __len__(self) -> int:
         """The number of batches of an epoch; `TypeError` if the loader has no length."""
-        return len(self.loader)
+        try:
+            return len(self.loader)
+        except FeedlineError:
+            raise
+        except (NotImplementedError, RuntimeError) as error:
+            # Streams define `__len__` only to say that they have none.
+            raise TypeError(f"{type(self.loader).__name__} has no length: {error}") from error
 
     def _length(self) -> int | None:
         try:
