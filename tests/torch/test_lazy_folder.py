@@ -202,15 +202,14 @@ def test_counts_are_checked_before_a_table_is_opened(tmp_path: Path) -> None:
     folder = listed_only(tmp_path / "data", [10, 7, 13], "parquet")
     strategy: dict[str, Any] = {"sampling_strategy": "oversampling"}
     assert make(folder, num_replicas=2, rank=1, **strategy).target_samples == 23
-    with pytest.raises(InvalidValueError, match="[Uu]nequal|different|must"):
+    with pytest.raises(InvalidValueError, match="23"):
         make(folder, num_replicas=2, rank=1, sampling_strategy="exact")
 
 
 def test_counts_are_checked_before_any_file_is_opened(tmp_path: Path) -> None:
     folder = listed_only(tmp_path / "data", [10, 7, 13])
-    with pytest.raises(InvalidValueError) as caught:
+    with pytest.raises(InvalidValueError, match="23"):
         make(folder, num_replicas=2, rank=1, sampling_strategy="exact")
-    assert "23" in str(caught.value) and "7" in str(caught.value)
     with pytest.raises(InvalidValueError, match="without samples"):
         make(folder, num_replicas=4, rank=1, sampling_strategy="undersampling")
 
