@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import pytest
 
@@ -95,6 +96,37 @@ def test_the_signal_is_a_setting_and_follows_max_steps_by_position() -> None:
     with StepScheduler(2, 2, 1, range(4), *defaults, 7, "SIGUSR1", None) as scheduler:
         assert scheduler.max_steps == 7
         assert list(scheduler.sig_handler.signals) == [USR1]
+
+
+def test_checkpoints_need_not_validate() -> None:
+    config = StepSchedulerConfig(
+        global_batch_size=1,
+        num_epochs=1,
+        ckpt_every_steps=2,
+        val_every_steps=3,
+        validate_on_checkpoint=False,
+    )
+    with config.build(range(8), 1, 1) as scheduler:
+        asked = [scheduler.step for _ in scheduler if scheduler.is_val_step]
+        assert asked == [2, 5]
+        assert not scheduler.is_val_step
+
+
+def test_the_collate_function_is_told_the_epoch() -> None:
+    class Collate:
+        epochs: ClassVar[list[int]] = []
+
+        def set_epoch(self, epoch: int) -> None:
+            self.epochs.append(epoch)
+
+    loader: Any = Sized(2)
+    # The loader itself has no `set_epoch`, as torch's has none.
+    stream = SimpleNamespace(collate_fn=Collate(), dataset=loader)
+    plain: Any = type("Plain", (), {"__iter__": lambda _: iter(loader), **vars(stream)})()
+    scheduler = scheduler_for(plain, num_epochs=3, max_steps=100)
+    for _ in scheduler.epochs:
+        list(scheduler)
+    assert list(dict.fromkeys(Collate.epochs)) == [0, 1, 2]
 
 
 @pytest.mark.parametrize("is_asked", [True, False])

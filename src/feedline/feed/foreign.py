@@ -133,7 +133,8 @@ class ForeignLoader:
         """Return the objects that may know the epoch or the ranks."""
         batches = getattr(self.loader, "batch_sampler", None)
         inner = getattr(batches, "sampler", None)
-        others = (getattr(self.loader, name, None) for name in ("sampler", "dataset"))
+        names = ("sampler", "dataset", "collate_fn")
+        others = (getattr(self.loader, name, None) for name in names)
         return [batches, inner, *others]
 
     def __len__(self) -> int:
@@ -172,7 +173,7 @@ class ForeignLoader:
         self.epoch, self._num_before = epoch, num_batches
 
     def _tell_epoch(self) -> None:
-        """Pass the epoch to the loader, or else to its sampler or dataset."""
+        """Pass the epoch to the loader, or else to its sampler, dataset or collate function."""
         parts = [self.loader] if _method(self.loader, "set_epoch") else self._parts()
         for part in {id(part): part for part in parts}.values():
             if setter := _method(part, "set_epoch"):

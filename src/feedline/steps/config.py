@@ -29,6 +29,7 @@ class StepSchedulerConfig:
         start_epoch: The number of the first epoch.
         preemption_signal: The signal that stops the run: a number, a name, a list of them, or
             `None`.
+        validate_on_checkpoint: Whether a validation is due at checkpoints, too.
 
     Examples:
         >>> config = StepSchedulerConfig(global_batch_size=4, num_epochs=2)
@@ -49,6 +50,7 @@ class StepSchedulerConfig:
     start_step: int = 0
     start_epoch: int = 0
     preemption_signal: int | str | list[int | str] | None = "SIGTERM"
+    validate_on_checkpoint: bool = True
 
     def build(
         self,

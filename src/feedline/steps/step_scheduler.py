@@ -67,6 +67,7 @@ class StepScheduler:
         peers: The processes of the run, which stop together; by default those of the process group
             of torch or JAX, else this process alone.
         progress: Show a progress bar on rank 0, on a terminal.
+        validate_on_checkpoint: Validate at checkpoints, too.
 
     Examples:
         >>> scheduler = StepScheduler(8, 2, 1, range(10), num_epochs=2, preemption_signal=None)
@@ -104,6 +105,7 @@ class StepScheduler:
         deadline_margin: float = 60.0,
         peers: Peers | str = "auto",
         progress: bool = False,
+        validate_on_checkpoint: bool = True,
     ) -> None:
         found = as_peers(peers, process_group=process_group)
         # Looked up once: at every step it would cost more than the step.
@@ -118,6 +120,7 @@ class StepScheduler:
         self._step_limit = None if max_steps is None else check_integer("max_steps", max_steps, 1)
         self.max_steps, self.num_epochs = run_limits(self.epoch_len, num_epochs, max_steps)
         self.save_checkpoint_every_epoch = bool(save_checkpoint_every_epoch)
+        self.validate_on_checkpoint = bool(validate_on_checkpoint)
         if ckpt_every_steps is None:
             ckpt_every_steps = max(1, self.epoch_len or self.max_steps // 2)
         self.cadence = Cadence(
@@ -280,11 +283,11 @@ class StepScheduler:
 
     @property
     def is_val_step(self) -> bool:
-        """Whether to validate: at its interval and at checkpoints, but not when stopping."""
+        """Whether to validate: at its interval or a checkpoint, but not when stopping."""
         if self._verdict_now().is_stop:
             return False
         is_due = self._is_out and self.cadence.is_validation_due(self._count.step)
-        return is_due or self._is_planned_checkpoint
+        return is_due or (self.validate_on_checkpoint and self._is_planned_checkpoint)
 
     @property
     def is_remote_logging_step(self) -> bool:
