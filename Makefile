@@ -48,7 +48,7 @@ test-matrix: ## Run the golden vectors on every Python found, with the oldest an
 	@$(require-python)
 	$(PYTHON) scripts/test_matrix.py
 
-test-annbatch: ## Run the tests beside annbatch, on a Python 3.12 or 3.13 if there is one
+test-annbatch: ## Run the tests beside annbatch 0.1.6 and the newest, on a Python 3.12 or 3.13
 	@$(require-python)
 	$(PYTHON) scripts/test_annbatch.py
 
@@ -82,7 +82,7 @@ docs: $(DEV) ## Build the documentation into site/
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict
 
 clean: ## Remove environments, caches and build outputs
-	rm -rf $(VENV) $(VENV_BENCH) .venv-matrix .venv-annbatch site build dist
+	rm -rf $(VENV) $(VENV_BENCH) .venv-matrix .venv-annbatch .venv-annbatch-* site build dist
 	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find src tests scripts examples benchmarks -name __pycache__ -type d -prune \
 		-exec rm -rf {} + 2>/dev/null || true

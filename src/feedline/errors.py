@@ -8,6 +8,7 @@
     │   ├── CursorFormatError              it is damaged, of another version, or not a cursor
     │   └── PlanMismatchError              it belongs to another plan
     ├── DesyncError (RuntimeError)         the ranks of a run do not agree
+    ├── NotInitializedError (RuntimeError) a framework that must be initialized first is not
     ├── StoreError                         data on disk cannot be used
     │   ├── MissingDataError (FileNotFoundError)   a file that should be there is not
     │   ├── DamagedDataError (ValueError)          a file does not hold what it should
@@ -33,6 +34,7 @@ __all__ = [
     "FeedlineError",
     "InvalidValueError",
     "MissingDataError",
+    "NotInitializedError",
     "PackError",
     "PlanMismatchError",
     "StoreError",
@@ -104,6 +106,10 @@ class DesyncError(_DifferenceError, RuntimeError):
         message: What the ranks do not agree about, and what to do.
         differences: The values of all ranks, for each field that differs.
     """
+
+
+class NotInitializedError(FeedlineError, RuntimeError):
+    """A framework was named whose processes have not been initialized."""
 
 
 class StoreError(FeedlineError):

@@ -253,5 +253,5 @@ def test_garbage_is_collected_when_it_is_due(monkeypatch: pytest.MonkeyPatch) ->
     collected: list[int] = []
     scheduler = scheduler_for(Sized(7), num_epochs=1, gc_every_steps=3)
     monkeypatch.setattr("gc.collect", lambda: collected.append(scheduler.step))
-    assert [scheduler.collect_garbage() for _ in scheduler] == [step in (2, 5) for step in range(7)]
-    assert collected == [2, 5]
+    assert [scheduler.collect_garbage() for _ in scheduler] == [step % 3 == 0 for step in range(7)]
+    assert collected == [0, 3, 6]

@@ -58,11 +58,11 @@ def test_signals_are_given_by_number_or_name(
             is_ours = signal.getsignal(number) != original
             assert is_ours == (number in expected)
         assert handler.received is None
-        assert not handler.signals_received()
+        assert handler.signals_received() == [False]
         for number in expected[-1:]:
             signal.raise_signal(number)
             assert handler.received == number
-            assert handler.signals_received()
+            assert handler.signals_received() == [True]
     assert is_back(original)
 
 

@@ -178,3 +178,11 @@ def test_a_second_signal_after_the_grace_period_ends_the_rank_at_once(tmp_path: 
     assert [json.loads(line)[1] for line in lines] == [0, 1, 2], "neither stopped nor went on"
     assert not (tmp_path / "late.saves.jsonl").exists()
     assert not any(is_running(int(path.read_text())) for path in tmp_path.glob("*.pid"))
+
+
+def test_a_signal_before_the_first_step_is_heard_on_all_ranks(folder: Path) -> None:
+    for rank in range(NUM_RANKS):
+        before, after, *ended = json.loads((folder / f"heard.rank{rank}.json").read_text())
+        assert before == [[False] * NUM_RANKS, False]
+        assert after == [[number == 1 for number in range(NUM_RANKS)], True]
+        assert ended == [[], 0, "rank 1 got SIGUSR2"]

@@ -71,7 +71,9 @@ def test_each_step_is_as_the_model_says(name: str, grad_acc: int, kind: Any) -> 
     assert records_of(scheduler) == expected
     assert scheduler.step == model.start_step + len(expected)
     assert scheduler.stop_reason is None
-    for name in ("is_ckpt_step", "is_val_step", "is_last_step", "is_gc_step", "is_last_batch"):
+    for name in ("is_ckpt_step", "is_val_step", "is_last_step"):
+        assert getattr(scheduler, name) is True, "the run has ended at its limit"
+    for name in ("is_gc_step", "is_remote_logging_step", "is_last_batch"):
         assert getattr(scheduler, name) is False, "no step is out"
 
 
@@ -149,10 +151,13 @@ def test_lengths_of_runs_are_those_of_the_document() -> None:
 
 def test_a_configuration_builds_the_same_run() -> None:
     config = StepSchedulerConfig(
-        global_batch_size=12, num_epochs=2, ckpt_every_steps=4, val_every_steps=3
+        global_batch_size=12,
+        num_epochs=2,
+        ckpt_every_steps=4,
+        val_every_steps=3,
+        preemption_signal=None,
     )
-    options: dict[str, Any] = {"preemption_signal": None, "peers": Silent(2)}
-    scheduler = config.build(Sized(7), dp_group_size=2, local_batch_size=2, **options)
+    scheduler = config.build(Sized(7), dp_group_size=2, local_batch_size=2, peers=Silent(2))
     model = Model(epochs=epochs_of(lambda: Sized(7), 2), grad_acc=3, ckpt_every=4, val_every=3)
     assert records_of(scheduler) == model.records()
     defaults = StepSchedulerConfig()

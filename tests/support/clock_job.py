@@ -136,6 +136,23 @@ def part_ways(folder: Path) -> None:
     (folder / f"parted.rank{rank}.txt").write_text(said)
 
 
+def hear(folder: Path) -> None:
+    """Let one rank get a signal before the first step, and note what each of them knows of it."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    batches = [[number] for number in range(8)]
+    options = {"num_epochs": 2, "preemption_signal": "USR2"}
+    with (
+        signal_handler.DistributedSignalHandler(sig="USR2") as handler,
+        StepScheduler(size, 1, size, batches, **options) as scheduler,
+    ):
+        before = [handler.signals_received(), scheduler.sigterm_received]
+        if rank == 1:
+            os.kill(os.getpid(), signal.SIGUSR2)
+        after = [handler.signals_received(), scheduler.sigterm_received]
+        noted = [before, after, list(scheduler.epochs), scheduler.step, scheduler.stop_reason]
+    (folder / f"heard.rank{rank}.json").write_text(json.dumps(noted))
+
+
 def save(path: Path, scheduler: StepScheduler) -> None:
     """Append the state after this step."""
     with path.open("a") as saves:
@@ -152,6 +169,7 @@ def main(job: dict[str, Any]) -> None:
     for run in job["runs"]:
         run_one(run, folder)
         dist.barrier()
+    hear(folder)
     part_ways(folder)
     dist.barrier()
     dist.destroy_process_group()

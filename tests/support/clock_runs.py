@@ -59,8 +59,8 @@ class Model:
             "is_last_step": is_last_step,
             "is_ckpt_step": is_ckpt,
             "is_val_step": is_ckpt or is_due(self.val_every),
-            "is_remote_logging_step": is_last_step or is_due(self.log_every),
-            "is_gc_step": is_due(self.gc_every),
+            "is_remote_logging_step": step % self.log_every == 0,
+            "is_gc_step": self.gc_every is not None and step % self.gc_every == 0,
             "sigterm_received": False,
         }
 

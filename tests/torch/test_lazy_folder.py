@@ -173,8 +173,45 @@ def test_a_folder_without_sequences_or_targets_is_refused(missing: str, tmp_path
     write_chunk(folder / "chunk", {**columns, "other": np.arange(9)})
     write_metadata(folder, [{"path": "chunk", "samples": 9}])
     with pytest.raises(DamagedDataError, match=f"begins with '{missing}/'.*other") as caught:
-        make(folder)
+        next(iter(make(folder)))
     assert str(folder) in str(caught.value)
+
+
+def listed_only(folder: Path, sizes: list[int], kind: str = "pt") -> Path:
+    """A folder whose files are not there yet."""
+    folder.mkdir()
+    files = [
+        {"path": file_name(number, kind), "samples": size} for number, size in enumerate(sizes)
+    ]
+    write_metadata(folder, files)
+    return folder
+
+
+@pytest.mark.parametrize("strategy", ["oversampling", "undersampling", "balanced"])
+def test_the_constructor_needs_no_file_but_metadata(strategy: str, tmp_path: Path) -> None:
+    folder = listed_only(tmp_path / "data", [10, 7, 13])
+    dataset = make(folder, num_replicas=2, rank=1, sampling_strategy=strategy)
+    expected = {"oversampling": 23, "undersampling": 7, "balanced": 15}[strategy]
+    assert (dataset.total_samples, dataset.target_samples) == (30, expected)
+    assert len(dataset) == dataset.total_batches == -(-expected // 4)
+    with pytest.raises(FileNotFoundError):
+        next(iter(dataset))
+
+
+def test_counts_are_checked_before_a_table_is_opened(tmp_path: Path) -> None:
+    folder = listed_only(tmp_path / "data", [10, 7, 13], "parquet")
+    strategy: dict[str, Any] = {"sampling_strategy": "oversampling"}
+    assert make(folder, num_replicas=2, rank=1, **strategy).target_samples == 23
+    with pytest.raises(InvalidValueError, match="23"):
+        make(folder, num_replicas=2, rank=1, sampling_strategy="exact")
+
+
+def test_counts_are_checked_before_any_file_is_opened(tmp_path: Path) -> None:
+    folder = listed_only(tmp_path / "data", [10, 7, 13])
+    with pytest.raises(InvalidValueError, match="23"):
+        make(folder, num_replicas=2, rank=1, sampling_strategy="exact")
+    with pytest.raises(InvalidValueError, match="without samples"):
+        make(folder, num_replicas=4, rank=1, sampling_strategy="undersampling")
 
 
 def test_a_folder_without_metadata_is_not_found(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
 
-from feedline.errors import InvalidValueError
+from feedline.errors import CursorFormatError, InvalidValueError, PlanMismatchError
 from feedline.torch.mixture_dataset import MixtureDataset
 
 
@@ -272,3 +272,68 @@ def test_a_loader_asks_a_source_once_a_batch() -> None:
         [("a", 2), ("a", 3)],
     ]
     assert [source.num_calls for source in sources] == [3, 2]
+
+
+class Dicts(Dataset[dict[str, int]]):
+    """Samples that are dicts, which the source keeps and returns again, and a state."""
+
+    def __init__(self, size: int) -> None:
+        self.samples = [{"x": number} for number in range(size)]
+        self.num_read = 0
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int) -> dict[str, int]:
+        self.num_read += 1
+        return self.samples[index]
+
+    def state_dict(self) -> dict[str, int]:
+        return {"num_read": self.num_read}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.num_read = state["num_read"]
+
+
+def test_samples_that_are_dicts_get_the_number_of_their_source() -> None:
+    sources = [Dicts(2), Dicts(3), OneByOne("b", 1)]
+    mixture = MixtureDataset(sources, names=["web", "books", "code"])
+    expected = [{"x": 0, "dataset_idx": 0}, {"x": 2, "dataset_idx": 1}, ("b", 0)]
+    for _ in range(2):
+        assert [mixture[index] for index in (0, 4, 5)] == expected
+        assert mixture.__getitems__([0, 4, 5]) == expected
+    assert sources[0].samples == [{"x": 0}, {"x": 1}], "the source's own are not changed"  # type: ignore[attr-defined]
+    assert mixture.dataset_names == ["web", "books", "code"]
+    loader = DataLoader(MixtureDataset(sources[:2]), batch_size=5)
+    assert next(iter(loader))["dataset_idx"].tolist() == [0, 0, 1, 1, 1]
+
+
+def test_dicts_come_back_untouched_where_that_is_asked_for() -> None:
+    assert MixtureDataset([Dicts(2)], with_source=False)[1] == {"x": 1}
+    assert MixtureDataset([Dicts(2)], with_source=True)[1] == ({"x": 1}, 0)
+
+
+def test_a_key_of_the_source_itself_is_not_overwritten() -> None:
+    with pytest.raises(InvalidValueError, match="'web' has items with the key 'dataset_idx'"):
+        MixtureDataset([[{"dataset_idx": 7}]], names=["web"])[0]
+
+
+def test_the_states_of_the_sources_are_saved_and_loaded_by_name() -> None:
+    def make(*sizes: int) -> MixtureDataset:
+        sources = [*map(Dicts, sizes), OneByOne("c", 4)]
+        return MixtureDataset(sources, names=["web", "books", "code"][: len(sources)])
+
+    before = make(2, 3)
+    for index in (0, 2, 3, 8):
+        before[index]
+    state = before.state_dict()
+    after = make(2, 3)
+    after.load_state_dict(state)
+    assert after.state_dict() == state
+    assert [source.num_read for source in after.datasets[:2]] == [1, 2]  # type: ignore[attr-defined]
+    for other in (make(2, 4), make(2)):
+        with pytest.raises(PlanMismatchError, match="use the same datasets"):
+            other.load_state_dict(state)
+        assert [source.num_read for source in other.datasets[:1]] == [0]  # type: ignore[attr-defined]
+    with pytest.raises(CursorFormatError, match="must be what state_dict"):
+        after.load_state_dict({"epoch": 3})

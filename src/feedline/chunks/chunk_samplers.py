@@ -96,6 +96,7 @@ class RandomSampler(WindowSampler):
             chunk_size, preload_nchunks, batch_size, drop_last=drop_last, mask=mask, rng=rng
         )
         self._replacement = bool(replacement)
+        self.run_starts = np.zeros(0, np.int64) if self._replacement else None
         self._num_samples = (
             None if num_samples is None else check_integer("num_samples", num_samples, 1)
         )
@@ -179,7 +180,7 @@ class ClassSampler(WindowSampler):
         rng: Any = None,
     ) -> None:
         super().__init__(
-            chunk_size, preload_nchunks, batch_size, drop_last=drop_last, mask=mask, rng=rng
+            chunk_size, preload_nchunks, batch_size, drop_last=drop_last, mask=None, rng=rng
         )
         self._num_samples = check_integer("num_samples", num_samples, 1)
         codes, self._names = _codes_of(classes)
@@ -187,17 +188,39 @@ class ClassSampler(WindowSampler):
         self._weights = _weights_of(class_weights, self._names)
         # The first row, the length and the class of each run of equal labels.
         self._starts = np.append(0, np.flatnonzero(np.diff(codes)) + 1).astype(np.int64)
+        self.run_starts = self._starts
         self._lengths = np.diff(np.append(self._starts, len(codes)))
         self._run_codes = codes[self._starts]
-        short = (self._lengths < self._chunk_size) & (self._weights[self._run_codes] > 0)
+        self.mask = slice(0, None) if mask is None else mask
+
+    def _check_mask(self, start: int, stop: int | None) -> None:
+        """Raise unless every run of equal labels in the mask holds a chunk."""
+        if stop is not None and stop > self._num_rows:
+            raise InvalidValueError(
+                f"mask.stop={stop} must be at most {self._num_rows}, the length of classes"
+            )
+        _, lengths = self._runs_in(start, self._num_rows if stop is None else stop)
+        is_drawn = (lengths > 0) & (self._weights[self._run_codes] > 0)
+        short = is_drawn & (lengths < self._chunk_size)
         if short.any():
             numbers = sorted(set(self._run_codes[short].tolist()))
             listed = ", ".join(repr(self._names[number]) for number in numbers[:8])
+            place = "" if (start, stop) == (0, None) else f" in mask=slice({start}, {stop})"
             raise InvalidValueError(
-                f"chunk_size={self._chunk_size} must be at most {int(self._lengths[short].min())}, "
-                f"the shortest run of equal labels, here of {listed}; sort the rows by class, use "
-                "smaller chunks, or set the weight of these classes to 0"
+                f"chunk_size={self._chunk_size} must be at most {int(lengths[short].min())}, "
+                f"the shortest run of equal labels{place}, here of {listed}; sort the rows by "
+                "class, use smaller chunks, or set the weight of these classes to 0"
             )
+        if not is_drawn.any():
+            raise InvalidValueError(
+                f"mask=slice({start}, {stop}) must hold rows of a class with a weight above 0; "
+                "widen it, or change class_weights"
+            )
+
+    def _runs_in(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the first row and the length of what lies in `[start, stop)` of each run."""
+        first = np.maximum(self._starts, start)
+        return first, np.minimum(self._starts + self._lengths, stop) - first
 
     @property
     def shuffle(self) -> bool:
@@ -217,9 +240,8 @@ class ClassSampler(WindowSampler):
         super().validate(n_obs)
 
     def order_on(self, start: int, stop: int, seed: Seed) -> Order:
-        # Only what lies in [start, stop) of each run; what is left of one may be too short.
-        first = np.maximum(self._starts, start)
-        lengths = np.minimum(self._starts + self._lengths, stop) - first
+        # Of a run that the edge of a shard cuts, what is left may be too short.
+        first, lengths = self._runs_in(start, stop)
         fits = (lengths >= self._chunk_size) & (self._weights[self._run_codes] > 0)
         if not fits.any():
             raise InvalidValueError(

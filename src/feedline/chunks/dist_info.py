@@ -6,7 +6,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any, Literal
 
-from feedline.errors import FeedlineError, InvalidValueError, check_integer
+from feedline.errors import InvalidValueError, NotInitializedError, check_integer
 from feedline.feed import FoundPeers, Peers
 
 DistInfo = Literal["torch", "jax"] | Callable[[], tuple[int, int]]
@@ -51,7 +51,7 @@ class _Joined(FoundPeers):
             )
         found: Peers | None = import_module(f"feedline.{framework}.peers").find(None)
         if found is None:
-            raise FeedlineError(
+            raise NotInitializedError(
                 f"dist_info={framework!r} needs {framework}.distributed to be initialized; call "
                 f"{_CALLS[framework]} before making this sampler"
             )

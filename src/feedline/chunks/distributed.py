@@ -62,6 +62,7 @@ class DistributedSampler(PlannedSampler):
         self._enforce_equal_batches = bool(enforce_equal_batches)
         self._sampler = copy.deepcopy(sampler)
         self.has_position = isinstance(sampler, WindowSampler)
+        self.run_starts = getattr(sampler, "run_starts", None)
         if not self.has_position and sampler.rng is not None:
             # Each rank has its own stream; the caller's generator is not used.
             self._sampler.rng = copy.deepcopy(sampler.rng).spawn(self.rank + 1)[-1]

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from feedline.chunks.plans import RowsPlan
 from feedline.chunks.sampler import LoadRequest, Sampler, mask_bounds, request_of, seed_of
@@ -34,6 +35,8 @@ class PlannedSampler(Sampler):
     """
 
     has_position = True
+    #: Where rows of another kind begin, if chunks begin anywhere; None if they lie side by side.
+    run_starts: NDArray[np.int64] | None = None
 
     def __init__(self, batch_size: int, peers: Peers | None = None) -> None:
         # The loader compares the ranks: a sampler alone may run in any thread or worker.
@@ -105,7 +108,7 @@ class PlannedSampler(Sampler):
             end = min(edges[number], running.segment.num_batches)
             if number % (num_workers or 1) == worker:
                 block = running.segment.block(running.rank, first, end)
-                yield request_of(block, offset, self.chunk_size, first_chunk)
+                yield request_of(block, offset, self.chunk_size, first_chunk, self.run_starts)
             first, number = end, number + 1
 
     def _sample(self, n_obs: int) -> Iterator[LoadRequest]:

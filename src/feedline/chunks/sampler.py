@@ -3,32 +3,41 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
-from typing import Any, TypedDict
+from typing import Any, TypedDict, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from feedline.errors import InvalidValueError, check_integer
 from feedline.feed import Peers
+from feedline.feed.load_requests import KEYS, WholeRequests
 from feedline.plan import Block
 from feedline.words import several
 
 
-class LoadRequest(TypedDict):
+class LoadRequest(TypedDict, total=False):
     """Rows to read together, and the batches in them.
 
-    `requests` is a list of slices, or an array of rows. `splits` has an array for each batch, with
-    places in the rows as they come when the requests are read one after another.
+    `requests` is a list of slices, or an array of rows; `chunks` is the same, under the name that
+    it had in annbatch until 0.1.6. `splits` has an array for each batch, with places in the rows as
+    they come when the requests are read one after another.
+
+    `Sampler.sample` yields all three. A subclass may yield one of the first two, and no splits.
     """
 
     requests: list[slice] | NDArray[np.int64]
+    chunks: list[slice] | NDArray[np.int64]
     splits: list[NDArray[np.int64]]
 
 
 class Sampler(ABC):
-    """A sampler of load requests over the rows in `mask`."""
+    """A sampler of load requests over the rows in `mask`.
+
+    A subclass has `_sample`, `validate`, `batch_size`, `shuffle`, and `n_batches` or `n_iters`:
+    the one that it lacks is made of the other.
+    """
 
     #: Whether it has a position, so that a loader over it can be saved and resumed.
     has_position: bool = False
@@ -37,6 +46,14 @@ class Sampler(ABC):
 
     _mask: slice = slice(0, None)
     _rng: np.random.Generator | None = None
+    _num_passes = 0
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        # Of each class its own pair: so `super()` finds the method that it names.
+        for name, other in (("n_batches", "n_iters"), ("n_iters", "n_batches")):
+            if name in vars(cls) and other not in vars(cls):
+                setattr(cls, other, _under_another_name(vars(cls)[name], other))
 
     def __repr__(self) -> str:
         try:
@@ -71,8 +88,12 @@ class Sampler(ABC):
 
     @mask.setter
     def mask(self, mask: slice) -> None:
-        mask_bounds(mask)
-        self._mask = mask
+        start, stop = mask_bounds(mask)
+        self._check_mask(start, stop)
+        self._mask = slice(start, stop)
+
+    def _check_mask(self, start: int, stop: int | None) -> None:  # noqa: B027
+        """Raise unless this sampler can draw from rows `[start, stop)`, as far as it knows."""
 
     @property
     def rng(self) -> np.random.Generator | None:
@@ -96,13 +117,31 @@ class Sampler(ABC):
         """Raise unless this sampler can draw from `n_obs` rows."""
 
     def sample(self, n_obs: int) -> Iterator[LoadRequest]:
-        """Yield load requests for a pass over `n_obs` rows."""
+        """Yield load requests for a pass over `n_obs` rows, each with all keys."""
         self.validate(n_obs)
-        yield from self._sample(n_obs)
+        whole = WholeRequests(self, self._num_passes)
+        self._num_passes += 1
+        requests = self._sample(n_obs)
+        try:
+            for request in requests:
+                yield request if request.keys() >= KEYS else cast(LoadRequest, whole(request))
+        finally:
+            # At once, and not when memory is collected: what `_sample` holds is restored then.
+            close = getattr(requests, "close", None)
+            if close is not None:
+                close()
 
     @abstractmethod
     def _sample(self, n_obs: int) -> Iterator[LoadRequest]:
         """Yield load requests; `n_obs` has been checked."""
+
+
+def _under_another_name(count: Callable[[Any, int], int], name: str) -> Any:
+    def counted(self: Any, n_obs: int) -> int:
+        return count(self, n_obs)
+
+    counted.__name__, counted.__doc__ = name, f"Return `{count.__name__}`, under its other name."
+    return counted
 
 
 def mask_bounds(mask: Any, n_obs: int | None = None) -> tuple[int, int | None]:
@@ -151,16 +190,29 @@ def seed_of(rng: Any) -> tuple[int | str, np.random.Generator]:
     return seed, np.random.default_rng([abs(seed), int(seed < 0)])
 
 
-def request_of(block: Block, offset: int, chunk_size: int, first_chunk: int) -> LoadRequest:
-    """Return what to read for the batches of a block, in slices that do not cross chunks.
+def request_of(
+    block: Block,
+    offset: int,
+    chunk_size: int,
+    first_chunk: int,
+    run_starts: NDArray[np.int64] | None = None,
+) -> LoadRequest:
+    """Return what to read for the batches of a block, in slices of up to `chunk_size` rows.
 
-    `offset` is added to the block's indices, and chunks are counted from row `first_chunk` on. Rows
-    that are needed twice are read once. All arrays are new: nothing is shared with other requests.
+    `offset` is added to the block's indices. Slices do not cross chunks, which are counted from row
+    `first_chunk` on. With `run_starts`, a slice begins where rows begin, or where the one before it
+    is full, and does not cross a start of a run. Rows that are needed twice are read once. All
+    arrays are new: nothing is shared with other requests.
     """
     rows, places = np.unique(block.indices, return_inverse=True)
-    # A slice ends where a row is skipped, and where a chunk ends.
-    chunks = (rows + (offset - first_chunk)) // chunk_size
-    is_cut = (np.diff(rows) != 1) | (np.diff(chunks) != 0)
+    is_cut = np.diff(rows) != 1
+    in_chunks = rows + (offset - first_chunk)
+    if run_starts is not None:
+        runs = np.searchsorted(run_starts, rows + offset, side="right")
+        is_cut |= np.diff(runs) != 0
+        firsts = np.append(0, np.flatnonzero(is_cut) + 1)
+        in_chunks = rows - np.repeat(rows[firsts], np.diff(np.append(firsts, len(rows))))
+    is_cut |= np.diff(in_chunks // chunk_size) != 0
     edges = [0, *(np.flatnonzero(is_cut) + 1).tolist(), len(rows)]
     requests = [
         slice(int(rows[first]) + offset, int(rows[end - 1]) + 1 + offset)
@@ -168,4 +220,4 @@ def request_of(block: Block, offset: int, chunk_size: int, first_chunk: int) -> 
         if first < end
     ]
     splits = [places[first:end].copy() for first, end in pairwise(block.bounds.tolist())]
-    return {"requests": requests, "splits": splits}
+    return {"requests": requests, "chunks": requests, "splits": splits}

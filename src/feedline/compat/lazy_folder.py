@@ -11,9 +11,11 @@ from typing import Any
 
 from feedline.errors import DamagedDataError, InvalidValueError, check_choice, check_integer
 from feedline.feed import DataPlan, Peers, Reading, chunking_of
+from feedline.lazy import lazy
 from feedline.plan import FILE_STRATEGIES, FileSharesPlan, Plan, WindowPlan
 from feedline.plan.frozen import store
 from feedline.store import FolderStore
+from feedline.store.columns import Column
 from feedline.torch.feed_dataset import FeedDataset, Tensors
 from feedline.words import one_line
 
@@ -161,7 +163,9 @@ class LazyFolderDataset(FeedDataset[FolderBatch]):
         folder, root = Path(data_path), Path(settings.project_root)
         if not folder.is_absolute() and not folder.is_relative_to(root):
             folder = root / folder
-        samples = _open_store(folder, settings)
+        samples = SequencesStore(
+            folder, last_steps=settings.seq_length, verify=bool(settings.verify)
+        )
         plan = _plan_for(samples, settings, shuffle)
         super().__init__(
             samples,
@@ -183,7 +187,7 @@ class LazyFolderDataset(FeedDataset[FolderBatch]):
         self.sampling_strategy = settings.sampling_strategy
         self.total_samples = samples.num_samples
         self.batch_files_info = samples.manifest.entries
-        # The first question shows what cannot be, such as unequal ranks.
+        # The first question shows what cannot be, such as unequal ranks. No file is open yet.
         _logger.info(
             "%s: %d samples in %d batches for each rank",
             *(self.data_dir, self.target_samples, len(self)),
@@ -247,13 +251,29 @@ def _plan_for(samples: FolderStore, settings: FolderConfig, shuffle: bool) -> Pl
     )
 
 
-def _open_store(folder: Path, settings: FolderConfig) -> FolderStore:
-    samples = FolderStore(folder, last_steps=settings.seq_length, verify=bool(settings.verify))
-    chosen = [name for name in samples.columns if name.startswith(_PARTS)]
-    for prefix in _PARTS:
-        if not any(name.startswith(prefix) for name in chosen):
-            raise DamagedDataError(
-                f"{folder}: has no column that begins with {prefix!r}, only "
-                f"{', '.join(samples.columns) or 'none'}; pack it with columns named {prefix}…"
-            )
-    return samples.select(chosen)
+class SequencesStore(FolderStore):
+    """The columns of sequences and targets in a folder, which are found when a file is opened.
+
+    Args:
+        folder: The folder with `metadata.json`.
+        last_steps: Read only this many last steps of every column that has steps.
+        verify: Compare each file with its checksum when it is first opened.
+    """
+
+    def __init__(self, folder: Path, *, last_steps: int | None, verify: bool) -> None:
+        super().__init__(folder, last_steps=last_steps, verify=verify)
+        if self.manifest.columns is not None:
+            _ = self.columns
+
+    @lazy
+    def columns(self) -> dict[str, Column]:
+        """The columns, as recorded, or else as in the first chunk that is not empty."""
+        stored = list(self._stored_columns)
+        for prefix in _PARTS:
+            if not any(name.startswith(prefix) for name in stored):
+                raise DamagedDataError(
+                    f"{self.folder}: has no column that begins with {prefix!r}, only "
+                    f"{', '.join(stored) or 'none'}; pack it with columns named {prefix}…"
+                )
+        self._selected = tuple(name for name in stored if name.startswith(_PARTS))
+        return super().columns

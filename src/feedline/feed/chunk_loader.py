@@ -19,6 +19,7 @@ from feedline.errors import (
 from feedline.feed.adapters import torch_worker
 from feedline.feed.foreign_batch import ForeignBatch
 from feedline.feed.guard import Guard
+from feedline.feed.load_requests import WholeRequests
 from feedline.feed.loader import Delivered, Log, PlannedLoader
 from feedline.feed.passes import Pass
 from feedline.feed.peers import Alone, Peers, as_peers
@@ -131,6 +132,7 @@ class ChunkLoader(PlannedLoader):
                 "num_replicas and rank"
             )
         self._peers: Peers | None = None
+        self._num_passes = 0
         self._latest: tuple[Pass | None, int, Rows] | None = None
 
     def __repr__(self) -> str:
@@ -245,7 +247,9 @@ class ChunkLoader(PlannedLoader):
             self.peers, lambda: {"data": self.store.fingerprint, "num_batches": len(self)}
         )
         self._latest = None
-        return self._read(self.sampler.sample(self.n_obs), None)
+        whole = WholeRequests(self.sampler, self._num_passes)
+        self._num_passes += 1
+        return self._read(map(whole, self.sampler.sample(self.n_obs)), None)
 
     def _batches(self, running: Pass) -> Iterator[Any]:
         return self._read(self.sampler.requests(running, self.n_obs), running)

@@ -13,7 +13,13 @@ from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
 from typing import Any, NoReturn
 
-from feedline.errors import CursorFormatError, InvalidValueError, PlanMismatchError, check_integer
+from feedline.errors import (
+    CursorFormatError,
+    FeedlineError,
+    InvalidValueError,
+    PlanMismatchError,
+    check_integer,
+)
 from feedline.feed.adapters import adapters_in_use
 from feedline.feed.foreign_batch import ForeignBatch
 from feedline.feed.loader import Loader
@@ -127,12 +133,19 @@ class ForeignLoader:
         """Return the objects that may know the epoch or the ranks."""
         batches = getattr(self.loader, "batch_sampler", None)
         inner = getattr(batches, "sampler", None)
-        others = (getattr(self.loader, name, None) for name in ("sampler", "dataset"))
+        names = ("sampler", "dataset", "collate_fn")
+        others = (getattr(self.loader, name, None) for name in names)
         return [batches, inner, *others]
 
     def __len__(self) -> int:
         """The number of batches of an epoch; `TypeError` if the loader has no length."""
-        return len(self.loader)
+        try:
+            return len(self.loader)
+        except FeedlineError:
+            raise
+        except (NotImplementedError, RuntimeError) as error:
+            # Streams define `__len__` only to say that they have none.
+            raise TypeError(f"{type(self.loader).__name__} has no length: {error}") from error
 
     def _length(self) -> int | None:
         try:
@@ -160,7 +173,7 @@ class ForeignLoader:
         self.epoch, self._num_before = epoch, num_batches
 
     def _tell_epoch(self) -> None:
-        """Pass the epoch to the loader, or else to its sampler or dataset."""
+        """Pass the epoch to the loader, or else to its sampler, dataset or collate function."""
         parts = [self.loader] if _method(self.loader, "set_epoch") else self._parts()
         for part in {id(part): part for part in parts}.values():
             if setter := _method(part, "set_epoch"):

@@ -15,6 +15,7 @@ from feedline.errors import DesyncError
 from feedline.feed import Guard
 from feedline.steps.deadline import Deadline
 from feedline.steps.signal_handler import DistributedSignalHandler
+from feedline.steps.walk import DataWalk
 
 logger = logging.getLogger(__name__)
 
@@ -80,12 +81,38 @@ class Agreement:
             self._is_compared = True
             Guard().compare(self._handler.peers, lambda: limits)
 
-    def reach(self, step: int, epoch: int, *, is_last_batch: bool, has_diverged: bool) -> Verdict:
-        """Return the most urgent message of any rank, or raise `DesyncError` if ranks differ."""
+    def at(self, step: int, walk: DataWalk) -> Verdict:
+        """Return what the ranks agree on at the step that is out; the first call communicates.
+
+        Outside of steps, return what they agreed on before.
+        """
+        if walk.group is None or self.step == step:
+            return self.verdict
         self.step = step
+        return self._reach(step, walk, is_between=False)
+
+    def stops_before(self, step: int, walk: DataWalk, was_checkpoint: bool) -> bool:
+        """Return whether the run stops before the step that is out.
+
+        Right after a checkpoint, ranks communicate now instead of later in the step. If a signal
+        came while it was saved, the run stops with that checkpoint, not with another one a step
+        later.
+        """
+        return (self.at(step, walk) if was_checkpoint else self.verdict).is_stop
+
+    def between(self, step: int, walk: DataWalk) -> Verdict:
+        """Return what the ranks agree on before a step; all of them must call it together."""
+        if self.verdict.is_stop or not self._handler.signals:
+            return self.verdict
+        return self._reach(step, walk, is_between=True)
+
+    def _reach(self, step: int, walk: DataWalk, *, is_between: bool) -> Verdict:
+        """Return the most urgent message of any rank, or raise `DesyncError` if ranks differ."""
         peers, got = self._handler.peers, int(self._handler.received or 0)
+        is_last_batch = walk.is_last_group and not is_between
+        has_diverged = walk.has_diverged and not is_between
         who = min(peers.rank + 1, _MAX_RANK)
-        place = _place_of(step, epoch, is_last_batch)
+        place = _place_of(step, walk.epoch, is_last_batch, is_between)
         told = peers.maximum(
             (_DIVERGED_RANK * who if has_diverged else 0)
             | (_SIGNAL_RANK * who | _SIGNAL * got if got else 0)
@@ -101,9 +128,10 @@ class Agreement:
         if told % _ASKED != place:
             at_end = ", the last of its epoch" if is_last_batch else ""
             raise DesyncError(
-                f"rank {peers.rank} is at step {step}{at_end}, but others are not; load the same "
-                "checkpoint on every rank, use equally many batches on all ranks, and take every "
-                "step on every rank"
+                f"rank {peers.rank} is {'before' if is_between else 'at'} step {step}{at_end}, but "
+                "others are not; load the same checkpoint on every rank, use equally many batches "
+                "on all ranks, take every step on every rank, and read sigterm_received outside "
+                "of steps on all ranks or none"
             )
         self.verdict = Verdict(
             signal=told // _SIGNAL % 2**_SIGNAL_BITS,
@@ -116,8 +144,8 @@ class Agreement:
         return self.verdict
 
 
-def _place_of(step: int, epoch: int, is_last_batch: bool) -> int:
+def _place_of(step: int, epoch: int, is_last_batch: bool, is_between: bool) -> int:
     """Return a number that shows a rank that it is at another step: ranks behind at even steps,
     ranks ahead at odd ones."""
-    low = (4 * step + 2 * (epoch % 2) + is_last_batch) % _ASKED
+    low = (8 * step + 4 * is_between + 2 * (epoch % 2) + is_last_batch) % _ASKED
     return low if step % 2 == 0 else _ASKED - 1 - low

@@ -11,7 +11,8 @@ from feedline.errors import check_integer
 class Cadence:
     """Intervals in steps; `None` means never.
 
-    Steps count from zero, so an interval of 10 steps means steps 9, 19, ….
+    Steps count from zero. With an interval of 10, checkpoints and validations are due when 10 steps
+    are done, at steps 9, 19, …; logging and garbage collection at steps 0, 10, ….
 
     Args:
         ckpt_every_steps: The checkpoint interval.
@@ -47,8 +48,8 @@ class Cadence:
 
     def is_logging_due(self, step: int) -> bool:
         """Return whether remote logging is due at a step."""
-        return (step + 1) % self.log_remote_every_steps == 0
+        return step % self.log_remote_every_steps == 0
 
     def is_collection_due(self, step: int) -> bool:
         """Return whether garbage collection is due at a step."""
-        return self.gc_every_steps is not None and (step + 1) % self.gc_every_steps == 0
+        return self.gc_every_steps is not None and step % self.gc_every_steps == 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -28,6 +27,9 @@ class StepSchedulerConfig:
         gc_every_steps: The interval of garbage collection, in steps.
         start_step: The number of the first step.
         start_epoch: The number of the first epoch.
+        preemption_signal: The signal that stops the run: a number, a name, a list of them, or
+            `None`.
+        validate_on_checkpoint: Whether a validation is due at checkpoints, too.
 
     Examples:
         >>> config = StepSchedulerConfig(global_batch_size=4, num_epochs=2)
@@ -47,18 +49,19 @@ class StepSchedulerConfig:
     gc_every_steps: int | None = None
     start_step: int = 0
     start_epoch: int = 0
+    preemption_signal: int | str | list[int | str] | None = "SIGTERM"
+    validate_on_checkpoint: bool = True
 
     def build(
         self,
         dataloader: Any,
         dp_group_size: int,
         local_batch_size: int,
+        process_group: Any | None = None,
         *,
-        preemption_signal: Any = signal.SIGTERM,
         max_duration: Any = None,
         deadline_margin: float = 60.0,
         peers: Peers | str = "auto",
-        process_group: Any | None = None,
         progress: bool = False,
     ) -> StepScheduler:
         """Return the scheduler.
@@ -67,11 +70,10 @@ class StepSchedulerConfig:
             dataloader: The training dataloader.
             dp_group_size: The number of data-parallel ranks.
             local_batch_size: The number of samples in a batch of one rank.
-            preemption_signal: The signal that stops the run; see `StepScheduler`.
+            process_group: The process group of torch, if not the default one.
             max_duration: Stop before so much time has passed; see `StepScheduler`.
             deadline_margin: How many seconds before that to keep for the last checkpoint.
             peers: The processes of the run, which stop together.
-            process_group: The process group of torch, if not the default one.
             progress: Whether rank 0 shows a progress bar on a terminal.
         """
         return StepScheduler(
@@ -79,7 +81,6 @@ class StepSchedulerConfig:
             dp_size=dp_group_size,
             local_batch_size=local_batch_size,
             **asdict(self),
-            preemption_signal=preemption_signal,
             max_duration=max_duration,
             deadline_margin=deadline_margin,
             peers=peers,

@@ -18,11 +18,13 @@ from types import FrameType
 from typing import Any
 
 from feedline.errors import InvalidValueError
-from feedline.feed import Alone, Peers
+from feedline.feed import Peers, as_peers
 from feedline.feed.delegation import asked_of
 
 #: A launcher may deliver one stop twice, to a process and to its group.
 GRACE_SECONDS = 5.0
+# Another rank may be saving a checkpoint; this is how long torch waits, too.
+_GATHER_SECONDS = 1800.0
 
 
 class DistributedSignalHandler:
@@ -36,19 +38,26 @@ class DistributedSignalHandler:
     once.
 
     Args:
-        signals: A number, a name with or without `SIG`, a list of them, or `None`.
-        peers: The processes of the run.
+        sig: A number, a name with or without `SIG`, a list of them, or `None`.
+        group: The process group of torch, if not the default one.
+        peers: The processes of the run; by default those of the process group, else this one alone.
 
     Examples:
         >>> with DistributedSignalHandler("SIGUSR1") as handler:
         ...     signal.raise_signal(signal.SIGUSR1)
         ...     handler.signals_received()
-        True
+        [True]
     """
 
-    def __init__(self, signals: Any = signal.SIGTERM, *, peers: Peers | None = None) -> None:
-        self.signals = signals_of(signals)
-        self.peers = peers or Alone()
+    def __init__(
+        self,
+        sig: Any = signal.SIGTERM,
+        group: Any | None = None,
+        *,
+        peers: Peers | str = "auto",
+    ) -> None:
+        self.signals = signals_of(sig)
+        self.peers = as_peers(peers, process_group=group)
         self._record = _Record(self.signals)
         self._num_entered = 0
         self._finalizer: Any = None
@@ -61,9 +70,9 @@ class DistributedSignalHandler:
         received = "not received" if self.received is None else "received"
         return f"<DistributedSignalHandler: {names}, {received}>"
 
-    def signals_received(self) -> bool:
-        """Return whether any process got a signal; all processes must call it together."""
-        return bool(self.peers.maximum(int(self.received or 0)))
+    def signals_received(self) -> list[bool]:
+        """Return whether each process got a signal, by rank; all must call this together."""
+        return self.peers.gather(self.received is not None, _GATHER_SECONDS)
 
     def __enter__(self) -> DistributedSignalHandler:
         self._num_entered += 1

@@ -60,13 +60,14 @@ class StepScheduler:
             has no length.
         preemption_signal: The signal that stops the run: a number, a name with or without `SIG`, a
             list of them, or `None`. Workers of a torch DataLoader ignore it.
+        process_group: The process group of torch, if not the default one.
         max_duration: Stop before this time has passed: seconds, `"H:MM:SS"`, a `timedelta`, or
             `"slurm"` for the end of the Slurm job.
         deadline_margin: Seconds before that, reserved for the last checkpoint.
         peers: The processes of the run, which stop together; by default those of the process group
             of torch or JAX, else this process alone.
-        process_group: The process group of torch, if not the default one.
         progress: Show a progress bar on rank 0, on a terminal.
+        validate_on_checkpoint: Validate at checkpoints, too.
 
     Examples:
         >>> scheduler = StepScheduler(8, 2, 1, range(10), num_epochs=2, preemption_signal=None)
@@ -97,13 +98,14 @@ class StepScheduler:
         start_epoch: int = 0,
         num_epochs: int | None = None,
         max_steps: int | None = None,
-        *,
         preemption_signal: Any = signal.SIGTERM,
+        process_group: Any | None = None,
+        *,
         max_duration: Any = None,
         deadline_margin: float = 60.0,
         peers: Peers | str = "auto",
-        process_group: Any | None = None,
         progress: bool = False,
+        validate_on_checkpoint: bool = True,
     ) -> None:
         found = as_peers(peers, process_group=process_group)
         # Looked up once: at every step it would cost more than the step.
@@ -118,6 +120,7 @@ class StepScheduler:
         self._step_limit = None if max_steps is None else check_integer("max_steps", max_steps, 1)
         self.max_steps, self.num_epochs = run_limits(self.epoch_len, num_epochs, max_steps)
         self.save_checkpoint_every_epoch = bool(save_checkpoint_every_epoch)
+        self.validate_on_checkpoint = bool(validate_on_checkpoint)
         if ckpt_every_steps is None:
             ckpt_every_steps = max(1, self.epoch_len or self.max_steps // 2)
         self.cadence = Cadence(
@@ -133,7 +136,8 @@ class StepScheduler:
         self._count = StepCount(check_integer("start_step", start_step, 0))
         self._deadline = Deadline(max_duration, margin=deadline_margin)
         self._agreement = Agreement(self.sig_handler, self._deadline)
-        self._was_checkpoint = False
+        # Whether the latest step was a checkpoint; None before the first step.
+        self._was_checkpoint: bool | None = None
         self._progress = open_progress(progress and self.peers.rank == 0)
         self._count.tell(loader)
         self.sig_handler.__enter__()
@@ -184,6 +188,9 @@ class StepScheduler:
         """The epochs that are left, one after another, until the run ends or stops."""
         epoch = self.epoch
         while epoch < self.num_epochs and not self._has_ended:
+            # Where steps are not saved yet, a signal waits for the checkpoint of the next one.
+            if self._was_checkpoint is not False and self.sigterm_received:
+                return
             self.set_epoch(epoch)
             yield epoch
             self._settle()
@@ -222,7 +229,8 @@ class StepScheduler:
         """Return the batches of the next step, or `None` if this epoch or the run has ended."""
         if self._has_ended or not self._walk.take_group():
             return None
-        if self._stops_before_step():
+        was_checkpoint = bool(self._was_checkpoint)
+        if self._agreement.stops_before(self._count.step, self._walk, was_checkpoint):
             self._walk.put_back_group()
             return None
         return self._walk.group
@@ -237,8 +245,10 @@ class StepScheduler:
 
     @property
     def _has_ended(self) -> bool:
-        is_over = self._step_limit is not None and self._count.step >= self._step_limit
-        return is_over or self._agreement.verdict.is_stop
+        return self._is_over(self._count.step) or self._agreement.verdict.is_stop
+
+    def _is_over(self, num_steps: int) -> bool:
+        return self._step_limit is not None and num_steps >= self._step_limit
 
     @property
     def _is_out(self) -> bool:
@@ -251,11 +261,12 @@ class StepScheduler:
 
     @property
     def is_last_step(self) -> bool:
-        """Whether this step is the last of the run: at `max_steps`, or of the last epoch."""
-        if not self._is_out:
-            return False
-        is_at_limit = self._step_limit is not None and self._count.step + 1 >= self._step_limit
-        return is_at_limit or (self.is_last_batch and self.epoch + 1 >= self.num_epochs)
+        """Whether this step is the last of the run: at `max_steps`, or of the last epoch.
+
+        It stays true after the run has ended there.
+        """
+        num_steps, num_epochs = self._count.step + self._is_out, self.epoch + self.is_last_batch
+        return self._is_over(num_steps) or num_epochs >= self.num_epochs
 
     @property
     def is_ckpt_step(self) -> bool:
@@ -266,22 +277,22 @@ class StepScheduler:
 
     @property
     def _is_planned_checkpoint(self) -> bool:
-        if not self._is_out:
-            return False
+        is_due = self._is_out and self.cadence.is_checkpoint_due(self._count.step)
         is_epoch_end = self.save_checkpoint_every_epoch and self.is_last_batch
-        return is_epoch_end or self.is_last_step or self.cadence.is_checkpoint_due(self._count.step)
+        return is_due or is_epoch_end or self.is_last_step
 
     @property
     def is_val_step(self) -> bool:
-        """Whether to validate: at its interval and at checkpoints, but not when stopping."""
-        if self._verdict_now().is_stop or not self._is_out:
+        """Whether to validate: at its interval or a checkpoint, but not when stopping."""
+        if self._verdict_now().is_stop:
             return False
-        return self._is_planned_checkpoint or self.cadence.is_validation_due(self._count.step)
+        is_due = self._is_out and self.cadence.is_validation_due(self._count.step)
+        return is_due or (self.validate_on_checkpoint and self._is_planned_checkpoint)
 
     @property
     def is_remote_logging_step(self) -> bool:
-        """Whether to send metrics: at the logging interval, and at the last step."""
-        return self._is_out and (self.cadence.is_logging_due(self._count.step) or self.is_last_step)
+        """Whether to send metrics at this step."""
+        return self._is_out and self.cadence.is_logging_due(self._count.step)
 
     @property
     def is_gc_step(self) -> bool:
@@ -327,8 +338,11 @@ class StepScheduler:
 
     @property
     def sigterm_received(self) -> bool:
-        """Whether any rank got a signal to stop."""
-        return bool(self._verdict_now().signal)
+        """Whether any rank got a signal to stop; read it on all ranks, also outside of steps."""
+        # After the end one rank may ask alone.
+        if self._is_out or (self.is_last_step and self.peers.world_size > 1):
+            return bool(self._verdict_now().signal)
+        return bool(self._agreement.between(self._count.step, self._walk).signal)
 
     @property
     def stop_reason(self) -> str | None:
@@ -341,23 +355,7 @@ class StepScheduler:
 
     def _verdict_now(self) -> Verdict:
         """Return what the ranks agree on at this step; the first call communicates."""
-        agreement, walk, step = self._agreement, self._walk, self._count.step
-        if walk.group is None or agreement.step == step:
-            return agreement.verdict
-        return agreement.reach(
-            step, walk.epoch, is_last_batch=walk.is_last_group, has_diverged=walk.has_diverged
-        )
-
-    def _stops_before_step(self) -> bool:
-        """Return whether the run stops before the next step.
-
-        Right after a checkpoint, ranks communicate now instead of later in the step. If a signal
-        came while it was saved, the run stops with that checkpoint, not with another one a step
-        later.
-        """
-        if self._was_checkpoint:
-            self._verdict_now()
-        return self._agreement.verdict.is_stop
+        return self._agreement.at(self._count.step, self._walk)
 
     # The state.
 
@@ -379,7 +377,7 @@ class StepScheduler:
         self._walk.load(state)
         self._count.step = state.step
         self._agreement.reset()
-        self._was_checkpoint = False
+        self._was_checkpoint = None
 
     # Opening and closing.
 

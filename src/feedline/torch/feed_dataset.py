@@ -29,7 +29,8 @@ from feedline.feed.gathering import arrays_in, bytes_for
 from feedline.feed.passes import SINGLE
 from feedline.feed.reading import DEFAULT_BUDGET
 from feedline.feed.shown import loader_shown
-from feedline.plan import Plan, Segment
+from feedline.lazy import lazy
+from feedline.plan import Chunking, Plan, Segment
 from feedline.store import Store
 from feedline.store.columns import Arrays
 from feedline.torch.device.feeder import Feeder
@@ -101,7 +102,6 @@ class FeedDataset(IterableDataset[Item]):
         )
         #: How the store is read.
         self.reading = reading or Reading()
-        self._chunking = chunking_of(store)
         self._prefixes = tuple(prefixes)
         self._arrange: Arrange = arrange or itemgetter(0)
         self._shared = SharedPass()
@@ -115,6 +115,11 @@ class FeedDataset(IterableDataset[Item]):
 
     def __repr__(self) -> str:
         return loader_shown(self, self.batches.position, SINGLE, type(self.store).__name__)
+
+    @lazy
+    def _chunking(self) -> Chunking:
+        # Looked up when samples are read: that of a table may be in its files.
+        return chunking_of(self.store)
 
     epoch: int = asked_of("batches", "epoch")
     """The current epoch."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import operator
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, Protocol, SupportsIndex
 
@@ -13,8 +14,11 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch.utils.data import Dataset, IterableDataset
 
-from feedline.errors import InvalidValueError
+from feedline.errors import CursorFormatError, InvalidValueError, PlanMismatchError
 from feedline.words import several, shortened
+
+#: The key of a source's number in samples that are dicts.
+_SOURCE_KEY = "dataset_idx"
 
 
 class MapSource(Protocol):
@@ -30,7 +34,8 @@ class MixtureDataset(Dataset[Any]):
     `cumulative_sizes` is `[0, len(first), len(first) + len(second), …]`, as `MixtureSampler` takes
     it. The sizes are those at construction.
 
-    Items come back untouched, and `source_of` and `sources_of` return the source of an index. With
+    Items that are dicts get the number of their source as `dataset_idx`; others come back
+    untouched, and `source_of` and `sources_of` return the source of an index. With
     `with_source=True` every item comes as the pair `(item, source number)` instead, which torch's
     default collate turns into the batch and a tensor of source numbers; `names[number]` is the
     source's name.
@@ -38,7 +43,8 @@ class MixtureDataset(Dataset[Any]):
     Args:
         datasets: The sources: anything with `len()` and items by index. A source may be empty.
         names: A unique name for each source; by default `"0"`, `"1"`, ….
-        with_source: Return each item with the number of its source.
+        with_source: True returns each item with the number of its source, and False returns it
+            alone. By default items that are dicts get it as `dataset_idx`.
 
     Examples:
         >>> mixture = MixtureDataset([["a", "b"], ["c"]], names=["web", "books"])
@@ -48,6 +54,8 @@ class MixtureDataset(Dataset[Any]):
         ('c', (1, 0))
         >>> MixtureDataset([["a", "b"], ["c"]], with_source=True)[2]
         ('c', 1)
+        >>> MixtureDataset([[{"x": 5}], [{"x": 6}]])[1]
+        {'x': 6, 'dataset_idx': 1}
     """
 
     def __init__(
@@ -55,7 +63,7 @@ class MixtureDataset(Dataset[Any]):
         datasets: Iterable[MapSource],
         names: Sequence[str] | None = None,
         *,
-        with_source: bool = False,
+        with_source: bool | None = None,
     ) -> None:
         if isinstance(datasets, Dataset) or not isinstance(datasets, Iterable):
             raise InvalidValueError(
@@ -68,7 +76,7 @@ class MixtureDataset(Dataset[Any]):
         sizes = [_size_of(number, dataset) for number, dataset in enumerate(self.datasets)]
         self.cumulative_sizes = [0, *accumulate(sizes)]
         self.names = _check_names(names, len(self.datasets))
-        self.with_source = bool(with_source)
+        self.with_source = None if with_source is None else bool(with_source)
 
     def __repr__(self) -> str:
         sizes = map(operator.sub, self.cumulative_sizes[1:], self.cumulative_sizes)
@@ -82,8 +90,23 @@ class MixtureDataset(Dataset[Any]):
 
     def __getitem__(self, index: SupportsIndex) -> Any:
         source, local = self.source_of(index)
-        item = self.datasets[source][local]
-        return (item, source) if self.with_source else item
+        return self._marked(self.datasets[source][local], source)
+
+    def _marked(self, item: Any, source: int) -> Any:
+        """Return an item with the number of its source, where that is wanted."""
+        if self.with_source:
+            return item, source
+        if self.with_source is not None or not isinstance(item, dict):
+            return item
+        if _SOURCE_KEY in item:
+            raise InvalidValueError(
+                f"source {self.names[source]!r} has items with the key {_SOURCE_KEY!r} of their "
+                "own, which would be lost; rename it, or pass with_source=False or True"
+            )
+        # A copy, of the same kind: the source may return the same dict again.
+        marked = copy.copy(item)
+        marked[_SOURCE_KEY] = source
+        return marked
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         """Return the items at `indices`, in that order.
@@ -100,7 +123,7 @@ class MixtureDataset(Dataset[Any]):
             places = np.flatnonzero(sources == source)
             fetched = self._fetch(source, locals_[places].tolist())
             for place, item in zip(places.tolist(), fetched, strict=True):
-                items[place] = (item, source) if self.with_source else item
+                items[place] = self._marked(item, source)
         return items
 
     def _fetch(self, source: int, indices: list[int]) -> list[Any]:
@@ -162,6 +185,40 @@ class MixtureDataset(Dataset[Any]):
         starts = np.asarray(self.cumulative_sizes, dtype=np.int64)
         sources = np.searchsorted(starts, places, side="right") - 1
         return sources, places - starts[sources]
+
+    @property
+    def dataset_names(self) -> list[str]:
+        """The names of the sources."""
+        return self.names
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the states of those sources that have one, by name.
+
+        The position in the data is in the state of the sampler or loader, not here.
+        """
+        own: dict[str, Any] = dict(zip(self.names, self.datasets, strict=True))
+        states = {name: one.state_dict() for name, one in own.items() if hasattr(one, "state_dict")}
+        return {"cumulative_sizes": list(self.cumulative_sizes), "datasets": states}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Load the states of the sources; sources and sizes must be those of the saved mixture."""
+        if not isinstance(state, Mapping) or not isinstance(state.get("datasets"), Mapping):
+            raise CursorFormatError(
+                f"state={state!r:.80} must be what state_dict() of a MixtureDataset returned"
+            )
+        own: dict[str, Any] = dict(zip(self.names, self.datasets, strict=True))
+        stateful = [name for name, one in own.items() if hasattr(one, "load_state_dict")]
+        saved = {"datasets": sorted(state["datasets"]), "sizes": state.get("cumulative_sizes")}
+        current = {"datasets": sorted(stateful), "sizes": self.cumulative_sizes}
+        if saved != current:
+            raise PlanMismatchError(
+                f"the state is of sources {saved['datasets']} with the cumulative sizes "
+                f"{saved['sizes']}, but this mixture has {current['datasets']} with "
+                f"{current['sizes']}; use the same datasets",
+                {key: (saved[key], current[key]) for key in saved if saved[key] != current[key]},
+            )
+        for name in stateful:
+            own[name].load_state_dict(state["datasets"][name])
 
     def _out_of_range(self, index: int) -> IndexError:
         return IndexError(f"index={index} must be in [{-len(self)}, {len(self)})")
