@@ -8,6 +8,7 @@
     │   ├── CursorFormatError              it is damaged, of another version, or not a cursor
     │   └── PlanMismatchError              it belongs to another plan
     ├── DesyncError (RuntimeError)         the ranks of a run do not agree
+    ├── WorkerError (RuntimeError)         a worker of a loader was killed
     ├── StoreError                         data on disk cannot be used
     │   ├── MissingDataError (FileNotFoundError)   a file that should be there is not
     │   ├── DamagedDataError (ValueError)          a file does not hold what it should
@@ -38,6 +39,7 @@ __all__ = [
     "StoreError",
     "TailError",
     "UnsafeDataError",
+    "WorkerError",
     "as_float",
     "check_choice",
     "check_integer",
@@ -104,6 +106,10 @@ class DesyncError(_DifferenceError, RuntimeError):
         message: What the ranks do not agree about, and what to do.
         differences: The values of all ranks, for each field that differs.
     """
+
+
+class WorkerError(FeedlineError, RuntimeError):
+    """A worker process of a loader was killed; the state is still at the last delivered batch."""
 
 
 class StoreError(FeedlineError):

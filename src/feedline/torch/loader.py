@@ -19,6 +19,7 @@ from feedline.torch.batch_source import SampleOptions, StoreOptions, batch_sourc
 from feedline.torch.feed_dataset import FeedDataset
 from feedline.torch.loader_arguments import check_exact
 from feedline.torch.shield import Shielded, born_shielded
+from feedline.torch.worker_errors import worker_errors
 from feedline.words import several
 
 Item = TypeVar("Item", covariant=True)
@@ -215,8 +216,9 @@ class DataLoader(PlannedLoader, TorchDataLoader[Item]):  # type: ignore[misc]
             asked.batches = self._sampler.batches(running)
         else:
             asked.batches = self._sampler.entries(running)
-        with born_shielded(self):
-            return _Delivering(TorchDataLoader.__iter__(self), running, asked, self.with_mask)
+        with born_shielded(self), worker_errors(self._iterator):
+            batches = TorchDataLoader.__iter__(self)
+        return _Delivering(batches, running, asked, self.with_mask)
 
     @property
     def _index_sampler(self) -> Any:
@@ -282,7 +284,8 @@ class _Delivering(Iterator[Any]):
 
     def __next__(self) -> Any:
         try:
-            batch = next(self.batches)
+            with worker_errors(self.batches):
+                batch = next(self.batches)
         except StopIteration:
             raise
         except Exception:
