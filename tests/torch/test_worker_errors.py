@@ -62,9 +62,13 @@ class Failing(Deadly):
 def test_a_killed_worker_is_named_and_the_state_stays_at_the_last_batch(num_workers: int) -> None:
     loader = DataLoader(Deadly(-9), batch_size=4, num_workers=num_workers)
     seen: list[int] = []
-    with pytest.raises(WorkerError, match=r"worker \d \(process \d+\) was killed by signal 9"):
+
+    def train() -> None:
         for batch in loader:
-            seen += batch.tolist()
+            seen.extend(batch.tolist())
+
+    with pytest.raises(WorkerError, match=r"worker \d \(process \d+\) was killed by signal 9"):
+        train()
     resumed = DataLoader(list(range(40)), batch_size=4)
     state = loader.state_dict()
     assert seen == list(range(len(seen)))

@@ -9,11 +9,9 @@ for its parent.
 
 from __future__ import annotations
 
-import ctypes
 import multiprocessing
 import os
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -23,7 +21,8 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-_PR_SET_PDEATHSIG = 1
+from feedline.store.processes import ask_for_death_signal
+
 # Where no signal tells of the parent's end, it is looked for this often.
 _SECONDS_BETWEEN_LOOKS = 2.0
 _STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP)
@@ -56,7 +55,7 @@ def _shield(signals: tuple[int, ...]) -> None:
         signal.signal(number, signal.SIG_IGN)
     parent = _Parent()
     # Not SIGTERM: this one also comes when only the thread ends that has started the worker.
-    _ask_for_death_signal(signal.SIGHUP)
+    ask_for_death_signal(signal.SIGHUP)
     # Afterwards, so that an end just before is seen too.
     parent.end_with_it()
     name = "feedline-shield"
@@ -86,12 +85,6 @@ class _Parent:
             is_gone = is_gone or not self._meant.is_alive()
         if is_gone:
             os._exit(0)
-
-
-def _ask_for_death_signal(number: int) -> None:
-    """Ask the system, where it can, for a signal at the parent's end."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
 
 
 @contextmanager

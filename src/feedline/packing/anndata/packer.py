@@ -8,12 +8,13 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from feedline.errors import InvalidValueError, PackError, check_integer, check_sequence
+from feedline.packing.anndata.checking import check_files
 from feedline.packing.anndata.columns import check_path_name
 from feedline.packing.anndata.sources import AnnDataFiles
 from feedline.packing.anndata.writer import AnnDataWriter, chunk_entries
@@ -126,10 +127,10 @@ file or a zarr folder
         raise InvalidValueError(f"element={element!r:.80} must be like 'X' or 'layers/counts'")
     check_apart(paths, Path(os.path.abspath(folder)), may_hold=False)
     workshop = Workshop(folder, overwrite=overwrite, product=_PRODUCT)
-    with (
-        open_progress(progress) as bars,
-        closing(AnnDataFiles(paths, element=element, obs=names, max_bytes=budget // 8)) as files,
-    ):
+    options: dict[str, Any] = {"element": element, "obs": names, "max_bytes": budget // 8}
+    with open_progress(progress) as bars, ExitStack() as stack:
+        check_files(paths, memory_budget=budget, bars=bars, **options)
+        files = stack.enter_context(closing(AnnDataFiles(paths, **options)))
         _check_source_row(source_row, files)
         layout = {
             "chunk": chunk_entries(files, chunk_rows, budget // 8),
