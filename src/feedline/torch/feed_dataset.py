@@ -30,6 +30,7 @@ from feedline.feed.shown import loader_shown
 from feedline.plan import Plan, Segment
 from feedline.store import Store
 from feedline.store.columns import Arrays
+from feedline.store.protocol import check_store
 from feedline.torch.regions import Regions, SharedColumns, as_tensor, can_share
 from feedline.torch.sampler import BatchPlanSampler
 from feedline.torch.shared_pass import SharedPass
@@ -83,6 +84,7 @@ class FeedDataset(IterableDataset[Item]):
         desync_timeout: float = 60.0,
     ) -> None:
         super().__init__()
+        check_store("store", store)
         self.store = store
         self.batch_size = batch_size
         self.batches = BatchPlanSampler(
