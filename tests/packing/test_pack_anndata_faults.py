@@ -6,6 +6,7 @@ import json
 import os
 import resource
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -283,14 +284,26 @@ def test_a_chunk_that_is_larger_than_it_claims_takes_no_memory_here(tmp_path: Pa
     assert os.listdir(tmp_path) == ["bomb.h5ad"]
 
 
-def test_a_file_that_takes_too_long_is_refused(
+def stretch_a_string(path: Path) -> None:
+    """Let a string end in the empty part of its heap; HDF5 2.0 then searches it for ever."""
+    data = bytearray(path.read_bytes())
+    place = data.rindex(b"GCOL") + 16
+    for _ in range(9):
+        place += 16 + -(-struct.unpack_from("<Q", data, place + 8)[0] // 8) * 8
+    data[place + 9] = 12
+    path.write_bytes(data)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_a_file_that_hangs_the_library_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = make_bomb(tmp_path, 3000)
-    monkeypatch.setattr(checking, "SILENT_SECONDS", 0.1)
-    with pytest.raises(DamagedDataError, match=r"bomb\.h5ad: reading it did not get on"):
+    source = write(make_anndata(40), tmp_path / "a")
+    stretch_a_string(source)
+    monkeypatch.setattr(checking, "SILENT_SECONDS", 3.0)
+    with pytest.raises(DamagedDataError, match=r"a\.h5ad: (reading it did not get on|.*cannot)"):
         pack_anndata(source, tmp_path / "out")
-    assert os.listdir(tmp_path) == ["bomb.h5ad"]
+    assert os.listdir(tmp_path) == ["a.h5ad"]
     assert not list_children(os.getpid())
 
 

@@ -86,6 +86,9 @@ def pack_anndata(
     matrix, as `X`, the columns of `obs`, and the names of the variables. It appears at the end,
     complete, or not at all. `memory_budget` does not change it. Needs the extra `anndata`.
 
+    Each `.h5ad` file is read twice: the first time in a process of its own, with limits of time and
+    memory, because a damaged file can make the HDF5 library hang or crash.
+
     Args:
         sources: A `.h5ad` file or a zarr folder, or several; their rows follow one another. All
             must have the same variables in the same order.
