@@ -183,7 +183,7 @@ class Workshop:
                 )
             os.rename(self._done_path, self._journal_path)
         entries = _read_journal(self._journal_path)
-        sealed = next((entry["sealed"] for entry in entries if "sealed" in entry), None)
+        sealed = next((entry["sealed"] for entry in reversed(entries) if "sealed" in entry), None)
         header = {"format": _FORMAT, "version": _VERSION, "parameters": parameters}
         if sealed is None:
             self.entries = entries if resume and self._product.can_resume else []

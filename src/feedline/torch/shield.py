@@ -71,19 +71,17 @@ class _Parent:
         self.pid = self._adopter
         if self._meant is not None and self._meant.pid is not None:
             self.pid = self._meant.pid
-        # A fork server stands between; then a pipe tells when the process that was meant ends. It
-        # does not after a fork, where the other workers hold the pipe too.
+        # A fork server or a wrapper may stand between; then a pipe tells when the process that was
+        # meant ends. It does not after a fork, where the other workers hold the pipe too.
         started = getattr(multiprocessing.current_process(), "_start_method", None)
         started = started or multiprocessing.get_start_method(allow_none=True)
-        self._is_served = started == "forkserver"
+        if started == "fork":
+            self._adopter, self._meant = self.pid, None
 
     def end_with_it(self) -> None:
         """End this process if its parent is gone."""
-        expected = self._adopter if self._is_served else self.pid
-        is_gone = os.getppid() != expected
-        if self._is_served and self._meant is not None:
-            is_gone = is_gone or not self._meant.is_alive()
-        if is_gone:
+        is_gone = os.getppid() != self._adopter
+        if is_gone or (self._meant is not None and not self._meant.is_alive()):
             os._exit(0)
 
 
