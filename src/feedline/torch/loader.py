@@ -283,9 +283,12 @@ class _Delivering(Iterator[Any]):
     num_failed: int = 0
 
     def __next__(self) -> Any:
+        with worker_errors(self.batches):
+            return self._next()
+
+    def _next(self) -> Any:
         try:
-            with worker_errors(self.batches):
-                batch = next(self.batches)
+            batch = next(self.batches)
         except StopIteration:
             raise
         except Exception:
