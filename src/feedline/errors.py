@@ -9,6 +9,7 @@
     │   └── PlanMismatchError              it belongs to another plan
     ├── DesyncError (RuntimeError)         the ranks of a run do not agree
     ├── NotInitializedError (RuntimeError) a framework that must be initialized first is not
+    ├── WorkerError (RuntimeError)         a worker of a loader was killed
     ├── StoreError                         data on disk cannot be used
     │   ├── MissingDataError (FileNotFoundError)   a file that should be there is not
     │   ├── DamagedDataError (ValueError)          a file does not hold what it should
@@ -40,6 +41,7 @@ __all__ = [
     "StoreError",
     "TailError",
     "UnsafeDataError",
+    "WorkerError",
     "as_float",
     "check_choice",
     "check_integer",
@@ -110,6 +112,10 @@ class DesyncError(_DifferenceError, RuntimeError):
 
 class NotInitializedError(FeedlineError, RuntimeError):
     """A framework was named whose processes have not been initialized."""
+
+
+class WorkerError(FeedlineError, RuntimeError):
+    """A worker process of a loader was killed; the state is still at the last delivered batch."""
 
 
 class StoreError(FeedlineError):

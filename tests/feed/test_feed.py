@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 
+import feedline
 from feedline.errors import (
     CursorFormatError,
     DamagedDataError,
@@ -38,7 +39,7 @@ from feedline.plan import (
     UnequalChunks,
     WindowPlan,
 )
-from feedline.store import FolderStore
+from feedline.store import FolderStore, MemoryMatrix
 from lazy_data import (
     WatchedStore,
     check_arrays,
@@ -619,7 +620,7 @@ SCRIPT = """
 import os, signal, sys
 from feedline.feed import Feed
 from feedline.plan import SamplePlan, Shuffled
-from feedline.store import FolderStore
+from feedline.store import FolderStore, MemoryMatrix
 
 store = FolderStore(sys.argv[1])
 plan = SamplePlan(order=Shuffled(num_samples=store.num_samples), tail="even")
@@ -652,3 +653,22 @@ def test_a_process_ends_quietly_with_an_unfinished_pass(
         timeout=60,
     )
     assert (run.returncode, run.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("value", "remedy"),
+    [
+        ([1, 2], "feedline.pack"),
+        (None, "feedline.pack"),
+        (np.arange(5), "feedline.pack"),
+        ({"x": np.arange(5)}, "feedline.pack"),
+        ("data", r"feedline\.open\('data'\)"),
+        (MemoryMatrix(np.zeros((4, 2))), "feedline.store.MatrixSamples"),
+    ],
+)
+def test_what_is_not_a_store_is_refused_with_what_to_do(value: Any, remedy: str) -> None:
+    with pytest.raises(InvalidValueError, match=rf"store=.* must be a store.*; .*{remedy}"):
+        feedline.DataLoader(value)
+    plan = SamplePlan(order=Sequential(num_samples=2))
+    with pytest.raises(InvalidValueError, match=rf"store=.* must be a store.*; .*{remedy}"):
+        Feed(value, plan, batch_size=1)

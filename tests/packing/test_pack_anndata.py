@@ -31,6 +31,7 @@ from feedline.packing.anndata.writer import AnnDataWriter
 from feedline.packing.keys import row_keys
 from feedline.packing.shuffle import Shuffle
 from feedline.store import CsrStore, DenseStore, open_anndata, pack_anndata
+from killed_packs import run_trials
 from pack_data import partial_of, read_tree
 
 ROW = "feedline_source_row"
@@ -430,3 +431,27 @@ def test_neither_anndata_nor_pandas_is_needed(tmp_path: Path) -> None:
     assert job.returncode == 1
     assert "install feedline[anndata]" in job.stderr
     assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
+@pytest.mark.parametrize("kind", ["h5ad", "zarr3"])
+def test_a_run_killed_anywhere_from_publishing_on_is_done_when_called_again(
+    tmp_path: Path, kind: str
+) -> None:
+    source = write(make_anndata(40), tmp_path / "a", kind)
+    pack_anndata(source, tmp_path / "whole")
+    (tmp_path / "parent").mkdir()
+    *killed, last = run_trials(
+        source=source,
+        folder=tmp_path / "parent" / "out",
+        is_anndata=True,
+        options={},
+        before=None,
+        whole=tmp_path / "whole",
+        has_exchange=True,
+    )
+    assert (last["killed"], last["found"], last["left"]) == (False, "whole", [])
+    assert {trial["found"] for trial in killed} == {"nothing", "whole"}
+    for trial in killed:
+        assert (trial["then"], trial["found_then"], trial["left"]) == ("40 rows", "whole", [])

@@ -4,6 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import resource
+import signal
+import struct
+import subprocess
+import sys
+import time
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +21,9 @@ import pytest
 
 from anndata_data import make_anndata, make_sparse, write
 from feedline.errors import DamagedDataError, InvalidValueError, PackError, UnsafeDataError
+from feedline.packing.anndata import checking
 from feedline.store import pack_anndata
+from processes import environment, is_running
 
 
 def csc(data: anndata.AnnData) -> None:
@@ -211,15 +220,14 @@ def drop_indptr(file: Any) -> None:
         (drop_indptr, DamagedDataError, "has no 'indptr'"),
     ],
 )
-@pytest.mark.parametrize("shuffle", [True, False])
 def test_damage_is_told_and_leaves_nothing(
-    tmp_path: Path, damage: Any, error: Any, text: str, shuffle: bool
+    tmp_path: Path, damage: Any, error: Any, text: str
 ) -> None:
     source = write(make_anndata(40), tmp_path / "a")
     with h5py.File(source, "r+") as file:
         damage(file)
     with pytest.raises(error, match=text) as caught:
-        pack_anndata(source, tmp_path / "out", shuffle=shuffle)
+        pack_anndata(source, tmp_path / "out")
     assert str(source) in str(caught.value)
     assert os.listdir(tmp_path) == ["a.h5ad"]
 
@@ -250,3 +258,84 @@ def test_pickles_are_not_read(tmp_path: Path) -> None:
     path.write_text(json.dumps(metadata))
     with pytest.raises(UnsafeDataError, match="encoded with pickle"):
         pack_anndata(folder, tmp_path / "out")
+
+
+def make_bomb(folder: Path, num_mebibytes: int) -> Path:
+    """Return a file with a chunk that claims to be small, and is not."""
+    source = write(make_anndata(40), folder / "bomb")
+    packer = zlib.compressobj(1)
+    data = b"".join(packer.compress(bytes(2**20)) for _ in range(num_mebibytes)) + packer.flush()
+    with h5py.File(source, "r+") as file:
+        attributes, shape = dict(file["X/data"].attrs), file["X/data"].shape
+        del file["X/data"]
+        made = file["X"].create_dataset("data", shape, "f4", chunks=shape, compression="gzip")
+        made.attrs.update(attributes)
+        made.id.write_direct_chunk((0,), data)
+    return source
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs limits of memory")
+def test_a_chunk_that_is_larger_than_it_claims_takes_no_memory_here(tmp_path: Path) -> None:
+    source = make_bomb(tmp_path, 600)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(DamagedDataError, match=r"X/data: cannot be read|takes more than"):
+        pack_anndata(source, tmp_path / "out", memory_budget=2**20)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < before + 200 * 1024
+    assert os.listdir(tmp_path) == ["bomb.h5ad"]
+
+
+def stretch_a_string(path: Path) -> None:
+    """Let a string end in the empty part of its heap; HDF5 2.0 then searches it for ever."""
+    data = bytearray(path.read_bytes())
+    place = data.rindex(b"GCOL") + 16
+    for _ in range(9):
+        place += 16 + -(-struct.unpack_from("<Q", data, place + 8)[0] // 8) * 8
+    data[place + 9] = 12
+    path.write_bytes(data)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_a_file_that_hangs_the_library_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = write(make_anndata(40), tmp_path / "a")
+    stretch_a_string(source)
+    monkeypatch.setattr(checking, "SILENT_SECONDS", 3.0)
+    with pytest.raises(DamagedDataError, match=r"a\.h5ad: (reading it did not get on|.*cannot)"):
+        pack_anndata(source, tmp_path / "out")
+    assert os.listdir(tmp_path) == ["a.h5ad"]
+    assert not list_children(os.getpid())
+
+
+def list_children(pid: int) -> list[int]:
+    found = [path.read_text().split() for path in Path(f"/proc/{pid}/task").glob("*/children")]
+    return [int(child) for children in found for child in children if is_running(int(child))]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+@pytest.mark.parametrize("killed", ["reader", "packer"])
+def test_a_process_that_is_killed_while_a_file_is_checked_ends_both(
+    tmp_path: Path, killed: str
+) -> None:
+    source = write(make_anndata(40), tmp_path / "a")
+    stretch_a_string(source)
+    command = f"from feedline.store import pack_anndata; pack_anndata({str(source)!r}, 'out')"
+    packer = subprocess.Popen(
+        [sys.executable, "-c", command],
+        cwd=tmp_path,
+        env=environment(),
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while not (readers := list_children(packer.pid)):
+        assert packer.poll() is None, packer.communicate()
+        time.sleep(0.005)
+    os.kill(readers[0] if killed == "reader" else packer.pid, signal.SIGKILL)
+    _, errors = packer.communicate(timeout=60)
+    assert (r"ended by signal 9 (SIGKILL)" in errors) == (killed == "reader")
+    end = time.monotonic() + 30
+    while is_running(readers[0]) and time.monotonic() < end:
+        time.sleep(0.01)
+    assert not is_running(readers[0])
+    assert os.listdir(tmp_path) == ["a.h5ad"]

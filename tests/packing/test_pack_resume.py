@@ -20,6 +20,7 @@ import pytest
 from feedline.errors import PackError, StoreError
 from feedline.packing import FORMATS, pack
 from feedline.store.manifest import read_manifest
+from killed_packs import run_trials
 from pack_data import (
     list_records,
     make_arrays,
@@ -117,38 +118,90 @@ def test_a_run_killed_before_every_lasting_change_goes_on(
         assert code == -signal.SIGKILL, errors
         assert_nothing_opens(folder)
     assert read_tree(folder) == read_tree(tmp_path / "whole")
-    if partial_of(folder).exists():
+    if code == -signal.SIGKILL:
         # What is left to do is to clean up, and the same call does it.
         code, _, errors = run_job(source, folder, **options)
-        assert code == 0 or "overwrite=True" in errors
+        assert code == 0, errors
+    assert not partial_of(folder).exists()
     assert crash_at > 3
 
 
-@pytest.mark.slow
-def test_a_replacement_killed_before_every_change_keeps_the_old_folder(tmp_path: Path) -> None:
+def make_trials(folder: Path, *, overwrite: bool, has_exchange: bool) -> list[dict[str, Any]]:
+    """Kill packs before each change from publishing on."""
+    source = make_source("npy", {"item": np.arange(900)}, folder / "source")
+    options = {"chunk_samples": 300, "shuffle": True}
+    pack(source, folder / "whole", **options)
+    if overwrite:
+        pack({"item": np.arange(5)}, folder / "before")
+    (folder / "parent").mkdir()
+    return run_trials(
+        source=source,
+        folder=folder / "parent" / "out",
+        is_anndata=False,
+        options={**options, "overwrite": overwrite},
+        before=folder / "before" if overwrite else None,
+        whole=folder / "whole",
+        has_exchange=has_exchange,
+    )
+
+
+def test_a_run_killed_anywhere_from_publishing_on_is_done_when_called_again(
+    tmp_path: Path,
+) -> None:
+    trials = make_trials(tmp_path, overwrite=False, has_exchange=True)
+    *killed, last = trials
+    assert (last["killed"], last["found"], last["left"]) == (False, "whole", [])
+    for trial in killed:
+        assert trial["then"] == "3 of 3", "the next call says that it is done"
+        assert (trial["found_then"], trial["left"]) == ("whole", [])
+    places = [trial["found"] for trial in killed]
+    assert places == sorted(places), "there is nothing, and then all of it"
+    assert places.count("whole") >= 5
+
+
+@pytest.mark.parametrize("has_exchange", [True, False])
+def test_a_replacement_is_killed_anywhere_and_old_or_new_is_in_its_place(
+    tmp_path: Path, has_exchange: bool
+) -> None:
+    *killed, last = make_trials(tmp_path, overwrite=True, has_exchange=has_exchange)
+    assert (last["killed"], last["found"], last["left"]) == (False, "whole", [])
+    for trial in killed:
+        assert trial["then"] == "3 of 3"
+        assert (trial["found_then"], trial["left"]) == ("whole", [])
+    places = [trial["found"] for trial in killed]
+    # Without an exchange there is one moment when the old is away: the next call puts it back.
+    assert places.count("nothing") == (0 if has_exchange else 1)
+    assert {place for place in places if place != "nothing"} == {"before", "whole"}
+
+
+def test_leftovers_of_a_complete_run_do_not_hinder_another(tmp_path: Path) -> None:
     source = make_source("npy", {"item": np.arange(900)}, tmp_path / "source")
-    options = {"chunk_samples": 300}
-    pack(source, tmp_path / "whole", **options)
     folder = tmp_path / "out"
-    pack({"item": np.arange(5)}, folder)
-    old, new = read_tree(folder), read_tree(tmp_path / "whole")
-    num_between = 0
-    for crash_at in itertools.count(1):
-        code, _, errors = run_job(source, folder, **options, overwrite=True, crash_at=crash_at)
-        kept = partial_of(folder) / "old"
-        assert read_tree(folder if folder.exists() else kept) in (old, new)
-        if code == 0:
-            break
-        assert code == -signal.SIGKILL, errors
-        if not folder.exists():
-            # Between the two renames. Whoever comes next, for whatever, finds the old one again.
-            num_between += 1
-            with pytest.raises(PackError, match="resume=False"):
-                pack(source, folder, chunk_samples=299, overwrite=True)
-            assert read_tree(folder) == old
-    assert num_between
-    assert read_tree(folder) == new
-    assert not partial_of(folder).exists()
+    options: dict[str, Any] = {"chunk_samples": 300}
+    pack(source, folder, **options)
+    first = read_tree(folder)
+    done = folder.with_name("out.partial.done")
+    header = {"format": "feedline.pack", "version": 2, "parameters": {"seed": 5}}
+    sealed = {"sealed": {"inode": folder.stat().st_ino}}
+    for overwrite in (False, True):
+        done.write_text(json.dumps(header) + "\n" + json.dumps(sealed) + "\n")
+        if overwrite:
+            pack(source, folder, chunk_samples=299, overwrite=True)
+            assert read_tree(folder) != first
+        else:
+            with pytest.raises(PackError, match="already exists"):
+                pack(source, folder, chunk_samples=299)
+            assert read_tree(folder) == first
+        assert sorted(os.listdir(tmp_path)) == ["out", "source"]
+
+
+def test_a_file_of_someone_else_is_not_taken_for_a_journal(tmp_path: Path) -> None:
+    done = tmp_path / "out.partial.done"
+    done.write_text("notes\n")
+    with pytest.raises(PackError, match=r"out\.partial\.done: was not written by packing"):
+        pack({"x": np.arange(3)}, tmp_path / "out")
+    assert done.read_text() == "notes\n"
+    assert os.listdir(tmp_path) == ["out.partial.done"]
 
 
 def test_finished_chunks_are_not_written_again(tmp_path: Path) -> None:

@@ -5,18 +5,28 @@ from __future__ import annotations
 import os
 import pickle
 import shutil
+import warnings
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import hypothesis.strategies as st
 import numpy as np
+import pyarrow as pa
+import pyarrow.feather
+import pyarrow.parquet
 import pytest
 import torch
 from hypothesis import given
 
 import feedline
-from feedline.errors import FeedlineError, InvalidValueError, MissingDataError
+from feedline.errors import (
+    DamagedDataError,
+    FeedlineError,
+    InvalidValueError,
+    MissingDataError,
+    StoreError,
+)
 from feedline.store import Column, open_anndata
 from store_formats import FORMATS, ids_in, open_format, write_formats
 from zarr_data import write_anndata
@@ -233,3 +243,39 @@ def test_a_sparse_anndata_group_gives_dense_rows_and_its_obs(tmp_path: Path) -> 
     batches = list(feedline.DataLoader(store, 8, shuffle=True, seed=3))
     rows = np.concatenate([batch["X"] for batch in batches])
     assert np.array_equal(rows[np.lexsort(rows.T)], expected[np.lexsort(expected.T)])
+
+
+@pytest.mark.parametrize("ending", ["parquet", "feather", "npy"])
+def test_wrong_columns_are_the_caller_s_fault_and_not_the_file_s(
+    tmp_path: Path, ending: str
+) -> None:
+    path = tmp_path / f"a.{ending}"
+    table = pa.table({"x": [1, 2, 3], "name": ["a", "b", "c"]})
+    if ending == "parquet":
+        pyarrow.parquet.write_table(table, path)
+    elif ending == "feather":
+        pyarrow.feather.write_feather(table, path)
+    else:
+        np.save(path, np.arange(3))
+    with pytest.raises(InvalidValueError, match=rf"columns=\['z'\] must be among .*a\.{ending}: "):
+        feedline.open(path, columns=["z"])
+    with pytest.raises(InvalidValueError, match=r"columns=\[\] must name at least 1 column"):
+        feedline.open(path, columns=[])
+
+
+def test_sound_files_that_are_not_arrow_files_are_told_as_what_they_are(tmp_path: Path) -> None:
+    table = pa.table({"x": [1, 2, 3]})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pyarrow.feather.write_feather(table, tmp_path / "old.feather", version=1)
+    with pa.ipc.new_stream(tmp_path / "stream.arrow", table.schema) as stream:
+        stream.write_table(table)
+    for name, text in (("old.feather", "Feather file of version 1"), ("stream.arrow", "stream")):
+        with pytest.raises(StoreError, match=rf"is an? .*{text}.*write_feather") as caught:
+            feedline.open(tmp_path / name)
+        assert not isinstance(caught.value, DamagedDataError)
+        assert "damaged" not in str(caught.value)
+    # What the errors advise.
+    with pa.ipc.open_stream(tmp_path / "stream.arrow") as stream:
+        pyarrow.feather.write_feather(stream.read_all(), tmp_path / "file.arrow")
+    assert feedline.open(tmp_path / "file.arrow")[:]["x"].tolist() == [1, 2, 3]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.utils.data
 
+import feedline
 from feedline.errors import EmptyEpochError, InvalidValueError, TailError
 from feedline.torch import DataLoader, DistributedSampler, FolderConfig, LazyFolderDataset
 from lazy_data import write_folder
@@ -89,3 +92,46 @@ def test_what_the_sampler_or_the_dataset_decides_is_refused(
     dataset = LazyFolderDataset(tmp_path / "data", FolderConfig(batch_size=2))
     with pytest.raises(InvalidValueError, match="because the dataset decides it"):
         DataLoader(dataset, **given)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "remedy"),
+    [
+        (None, "pass the data"),
+        (5, "give it __len__ and __getitem__"),
+        ({1, 2}, "give it __getitem__"),
+        ("folder", r"feedline\.open\('folder'\)"),
+        ({"x": np.arange(5)}, "pack the columns with feedline.pack"),
+        (Ids, r"make one, such as Ids\(\)"),
+    ],
+)
+@pytest.mark.parametrize("has_plan", [False, True])
+def test_what_is_not_a_dataset_is_refused_with_what_to_do(
+    dataset: Any, remedy: str, has_plan: bool
+) -> None:
+    sampler = feedline.Subset([0]) if has_plan else None
+    with pytest.raises(InvalidValueError, match=rf"dataset=.* must be a store.*; .*{remedy}"):
+        DataLoader(dataset, sampler=sampler)
+    if dataset is not Ids and not isinstance(dataset, set | dict):
+        own = DistributedSampler([0, 1], num_replicas=1, rank=0)
+        with pytest.raises(InvalidValueError, match=r"dataset=.* must be a store"):
+            DataLoader(dataset, sampler=own)
+
+
+def test_a_mapping_of_numbers_to_samples_is_a_dataset() -> None:
+    assert [batch.tolist() for batch in DataLoader({0: 5, 1: 6}, batch_size=2)] == [[5, 6]]
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_columns_of_uint64_come_as_they_are(tmp_path: Path, num_workers: int) -> None:
+    large = np.arange(2**64 - 8, 2**64, dtype=np.uint64)
+    feedline.pack({"one": large, "two": large.reshape(4, 2).repeat(2, 0)}, tmp_path / "data")
+    store = feedline.open(tmp_path / "data")
+    for sampler in (None, feedline.Subset(range(8)), DistributedSampler(store, shuffle=False)):
+        loader = DataLoader(store, batch_size=8, sampler=sampler, num_workers=num_workers)
+        (batch,) = loader
+        assert {name: tensor.dtype for name, tensor in batch.items()} == {
+            "one": torch.uint64,
+            "two": torch.uint64,
+        }
+        assert batch["one"].numpy().tolist() == large.tolist()

@@ -7,15 +7,18 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from feedline.torch import DataLoader
 from feedline.torch.shield import Shielded
-from processes import SUPPORT, is_running
+from processes import SUPPORT, is_running, python
 from shield_job import NUM_SAMPLES
 
 ALL = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP)
@@ -133,6 +136,48 @@ def test_no_worker_outlives_a_run_that_is_killed() -> None:
         while is_running(worker) and time.monotonic() < end:
             time.sleep(0.1)
         assert not is_running(worker)
+
+
+@pytest.mark.parametrize(
+    "start_method",
+    [
+        "fork",
+        pytest.param("spawn", marks=pytest.mark.slow),
+        pytest.param("forkserver", marks=pytest.mark.slow),
+    ],
+)
+def test_no_worker_outlives_a_run_that_is_killed_while_it_starts(
+    tmp_path: Path, start_method: str
+) -> None:
+    report = tmp_path / "worker"
+    with python("orphan_job.py", start_method, str(report)) as job:
+        assert job.wait(timeout=90) == -signal.SIGKILL
+        worker = int(report.read_text())
+        end = time.monotonic() + 30
+        while is_running(worker) and time.monotonic() < end:
+            time.sleep(0.1)
+        outlives = is_running(worker)
+        if outlives:
+            os.kill(worker, signal.SIGKILL)
+        assert not outlives
+
+
+def test_a_worker_lives_on_when_only_the_thread_ends_that_started_it() -> None:
+    loader = DataLoader(list(range(40)), batch_size=4, num_workers=1, prefetch_factor=1)
+    found: list[Any] = []
+
+    def begin() -> None:
+        batches = iter(loader)
+        found.extend((batches, next(batches)))
+
+    thread = threading.Thread(target=begin)
+    thread.start()
+    thread.join()
+    batches, first = found
+    # Longer than the shield waits between two looks for its parent.
+    time.sleep(2.5)
+    numbers = [*first.tolist(), *(int(number) for batch in batches for number in batch)]
+    assert numbers == list(range(40))
 
 
 def test_a_shield_is_put_around_a_function_once() -> None:

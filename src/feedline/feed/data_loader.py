@@ -17,6 +17,9 @@ from feedline.plan import Order, Plan
 from feedline.plan.seeds import Seed
 from feedline.store import Store
 from feedline.store.columns import Arrays, as_numbers
+from feedline.store.protocol import check_store
+
+_OTHERS = " (feedline.torch.DataLoader takes datasets of your own too)"
 
 
 class DataLoader(PlannedLoader):
@@ -89,6 +92,7 @@ class DataLoader(PlannedLoader):
         desync_guard: bool = True,
         desync_timeout: float = 60.0,
     ) -> None:
+        check_store("store", store, others=_OTHERS)
         check_callable("transform", transform)
         plan = plan_for_store(
             store,

@@ -22,6 +22,7 @@ from feedline.feed.shown import pass_shown
 from feedline.plan import Plan
 from feedline.store import Store
 from feedline.store.columns import Arrays
+from feedline.store.protocol import check_store
 from feedline.words import one_line
 
 Item = TypeVar("Item")
@@ -104,6 +105,7 @@ class Feed(PlannedLoader):
         desync_guard: bool = True,
         desync_timeout: float = 60.0,
     ) -> None:
+        check_store("store", store)
         self.store = store
         self._reading = Reading(num_threads=num_threads, memory_budget=memory_budget)
         self._chunking = chunking_of(store)

@@ -128,7 +128,7 @@ def pack(
     with open_progress(progress) as bars:
         reader = open_source(source, settings.selection, settings.threads)
         pipeline = Pipeline(settings, reader)
-        num_resumed = 0
+        num_resumed: int | None = None
         with workshop.opened(pipeline.parameters, resume=resume):
             if not workshop.is_published:
                 num_resumed = pipeline.run(workshop, bars)
@@ -137,15 +137,17 @@ def pack(
     return _result(workshop.folder, tuple(settings.shares), num_resumed)
 
 
-def _result(folder: Path, splits: tuple[str, ...], num_resumed: int) -> PackResult:
+def _result(folder: Path, splits: tuple[str, ...], num_resumed: int | None) -> PackResult:
+    """Return what is in a folder; None means that all chunks were there already."""
     manifests = {name: read_manifest(folder / name) for name in splits or ("",)}
     columns = next(iter(manifests.values())).columns or {}
+    num_chunks = sum(len(manifest) for manifest in manifests.values())
     return PackResult(
         folder=folder,
         num_samples=sum(manifest.num_samples for manifest in manifests.values()),
-        num_chunks=sum(len(manifest) for manifest in manifests.values()),
+        num_chunks=num_chunks,
         num_bytes=sum(e["bytes"] for manifest in manifests.values() for e in manifest.entries),
         columns=tuple(columns.values()),
         splits={name: manifests[name].num_samples for name in splits},
-        num_resumed_chunks=num_resumed,
+        num_resumed_chunks=num_chunks if num_resumed is None else num_resumed,
     )

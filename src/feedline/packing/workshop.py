@@ -3,11 +3,13 @@
     folder.partial/
         lock            held while a process packs
         journal.jsonl   the parameters, and what is finished
-        data/           becomes `folder` by one rename, at the end
+        data/           becomes `folder` at the end; what was there before changes places with it
         spills/         rows on their way through a shuffle
-        old/            what was at `folder` before, for the moment of the exchange
+        old/            what was at `folder` before, where the system cannot exchange folders
+    folder.partial.done the journal of a complete run, while the rest is removed
 
-Only `data` ever gets a `metadata.json`, when everything else is on disk.
+Only `data` ever gets a `metadata.json`, when everything else is on disk. The journal goes last:
+whoever finds it knows whether the run was complete, whenever that was killed.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from feedline.errors import InvalidValueError, PackError
+from feedline.packing.exchange import exchange
 from feedline.packing.rows import SourceFault
 from feedline.store.manifest import MANIFEST_NAME
 from feedline.store.writing import remove, reported, sync
@@ -28,6 +31,7 @@ from feedline.words import several
 
 # Of the journal and the spills: a run of another version is not resumed.
 _VERSION = 2
+_FORMAT = "feedline.pack"
 _ENTRIES = {"lock", "journal.jsonl", "data", "spills", "old"}
 
 
@@ -107,9 +111,12 @@ class Workshop:
         self.spills = self._partial / "spills"
         self._old = self._partial / "old"
         self._journal_path = self._partial / "journal.jsonl"
+        self._done_path = self._partial.with_name(self._partial.name + ".done")
         self.journal: Journal
         self.entries: list[Entry] = []
-        if not self._partial.exists():
+        #: Whether the folder is complete and in its place: a run was interrupted after that.
+        self.is_published = False
+        if not self._partial.exists() and not os.path.lexists(self._done_path):
             self._check_target()
 
     def _check_target(self) -> None:
@@ -144,7 +151,7 @@ class Workshop:
                 if self._old.exists() and not self.folder.exists():
                     # Killed between the two renames of an exchange: nothing was lost.
                     os.rename(self._old, self.folder)
-                self.entries = _read_journal(self._journal_path) if resume else []
+                self._take_over(parameters, resume=resume)
                 if not self.is_published:
                     self._check_target()
                 if self.entries:
@@ -166,35 +173,67 @@ class Workshop:
             self._leave_empty()
             os.close(lock)
 
-    @property
-    def is_published(self) -> bool:
-        """Whether a run was interrupted after its last rename."""
-        sealed = any("sealed" in entry for entry in self.entries)
-        return sealed and not self.data.exists() and self.folder.exists()
+    def _take_over(self, parameters: dict[str, Any], *, resume: bool) -> None:
+        """Read the journal of an interrupted run; nothing is taken over that is not certain."""
+        if self._done_path.exists() and not self._journal_path.exists():
+            if not _is_journal(self._done_path):
+                raise PackError(
+                    f"{self._done_path}: was not written by packing; move it, or choose another "
+                    "folder"
+                )
+            os.rename(self._done_path, self._journal_path)
+        entries = _read_journal(self._journal_path)
+        sealed = next((entry["sealed"] for entry in reversed(entries) if "sealed" in entry), None)
+        header = {"format": _FORMAT, "version": _VERSION, "parameters": parameters}
+        if sealed is None:
+            self.entries = entries if resume and self._product.can_resume else []
+        elif _is_folder(self.folder, sealed):
+            self.is_published = resume and entries[0] == header
+            self.entries = entries if self.is_published else []
+            if not self.is_published:
+                # That run is complete, and this is another one: only its leftovers are here.
+                self._remove_leftovers()
+                remove(self._journal_path)
+        elif resume and self._product.can_resume and _is_folder(self.data, sealed):
+            self.entries = entries
 
     def publish(self) -> None:
-        """Move the finished data to its place; the previous data survives any earlier failure."""
-        self.journal.append({"sealed": True})
+        """Move the finished data to its place; what was there before stays until that moment."""
+        sealed = {"inode": os.stat(self.data).st_ino}
+        self.journal.append({"sealed": sealed})
         with reported(self.folder):
             self._check_target()
             sync([self._partial])
-            if self.folder.exists():
-                remove(self._old)
-                os.rename(self.folder, self._old)
-            try:
+            if not self.folder.exists():
                 os.rename(self.data, self.folder)
-            except BaseException:
-                if self._old.exists():
-                    os.rename(self._old, self.folder)
-                raise
-            sync([self.folder.parent])
+            elif not exchange(self.data, self.folder):
+                self._replace()
+            self.is_published = True
+            sync([self._partial, self.folder.parent])
+
+    def _replace(self) -> None:
+        """Put the data in place of the folder, in two steps: the next run mends what is between."""
+        remove(self._old)
+        os.rename(self.folder, self._old)
+        try:
+            os.rename(self.data, self.folder)
+        except BaseException:
+            os.rename(self._old, self.folder)
+            raise
 
     def _clear(self) -> None:
         self.journal.close()
         with reported(self._partial):
-            # The journal goes last: with it, an interrupted removal is taken up again.
-            for path in (self._old, self.data, self.spills, self._journal_path):
-                remove(path)
+            self._remove_leftovers()
+            if self.is_published:
+                # It outlives even the folder that it is in: until nothing is left to remove.
+                os.replace(self._journal_path, self._done_path)
+            else:
+                remove(self._journal_path)
+
+    def _remove_leftovers(self) -> None:
+        for path in (self._old, self.data, self.spills):
+            remove(path)
 
     def _take_lock(self) -> int:
         path = self._partial / "lock"
@@ -225,6 +264,8 @@ class Workshop:
             if set(os.listdir(self._partial)) <= {"lock"}:
                 remove(self._partial / "lock")
                 self._partial.rmdir()
+                if self.is_published:
+                    remove(self._done_path)
 
     def _check_parameters(self, parameters: dict[str, Any]) -> None:
         version = self.entries[0].get("version")
@@ -242,9 +283,10 @@ class Workshop:
             )
 
     def _begin(self, parameters: dict[str, Any]) -> None:
-        for name in _ENTRIES - {"lock", "old"}:
-            remove(self._partial / name)
-        header = {"format": "feedline.pack", "version": _VERSION, "parameters": parameters}
+        # The journal first: without it, nobody takes over what is left of the rest.
+        for path in (self._journal_path, self.data, self.spills):
+            remove(path)
+        header = {"format": _FORMAT, "version": _VERSION, "parameters": parameters}
         with closing(Journal(self._journal_path)) as journal:
             journal.append(header)
         sync([self._partial, self._partial.parent])
@@ -261,6 +303,23 @@ def check_apart(paths: Iterable[Path], folder: Path, *, may_hold: bool = True) -
                 f"source={str(path)!r} must not be in folder={str(folder)!r}{beside}; choose "
                 "another folder"
             )
+
+
+def _is_folder(path: Path, sealed: Any) -> bool:
+    """Whether this is the folder that was sealed, wherever it was moved since."""
+    try:
+        return isinstance(sealed, dict) and os.stat(path).st_ino == sealed.get("inode")
+    except FileNotFoundError:
+        return False
+
+
+def _is_journal(path: Path) -> bool:
+    try:
+        with open(path, "rb") as file:
+            header = json.loads(file.readline(2**24))
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(header, dict) and header.get("format") == _FORMAT
 
 
 def _read_journal(path: Path) -> list[Entry]:

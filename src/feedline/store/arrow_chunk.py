@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.errors import DamagedDataError, FeedlineError
+from feedline.errors import DamagedDataError, FeedlineError, StoreError
 from feedline.store.chunk import OpenChunk
 from feedline.store.extras import import_arrow
 from feedline.store.mapped import map_file
@@ -34,10 +34,21 @@ def group_sizes(path: Path) -> tuple[int, ...]:
             metadata = _open_parquet(arrow, bytes_).metadata
             groups = (metadata.row_group(number) for number in range(metadata.num_row_groups))
             return tuple(_check_size(path, group.num_rows) for group in groups)
+        _check_kind(path, bytes_)
         # Only batches know their size; where they are decoded, one column is enough.
         reader = _open_ipc(arrow, bytes_, [0] if _is_compressed(arrow, bytes_) else None)
         numbers = range(reader.num_record_batches)
         return tuple(_check_size(path, reader.get_batch(number).num_rows) for number in numbers)
+
+
+def column_names(path: Path) -> list[str]:
+    """Return the names of all columns of a file."""
+    arrow = import_arrow()
+    bytes_ = map_file(path)
+    with _errors_named(arrow, path):
+        if path.suffix == ".parquet":
+            return list(_open_parquet(arrow, bytes_).schema_arrow.names)
+        return list(_open_ipc(arrow, bytes_).schema.names)
 
 
 def open_group(path: Path, group: int, columns: Sequence[str] | None = None) -> OpenChunk:
@@ -70,6 +81,23 @@ def _errors_named(arrow: Any, path: Path) -> Iterator[None]:
         raise DamagedDataError(
             f"{path}: cannot be read ({error!s:.200}); it is truncated or damaged; write it again"
         ) from None
+
+
+def _check_kind(path: Path, bytes_: NDArray[np.uint8]) -> None:
+    """Raise if this is a sound file of a kind that has no random access."""
+    start = bytes_[:8].tobytes()
+    remedy = "pyarrow.feather.write_feather(table, path)"
+    if start[:4] == b"FEA1":
+        raise StoreError(
+            f"{path}: is a Feather file of version 1, which must be of version 2 (Arrow); write it "
+            f"again with {remedy}"
+        )
+    # A message of a stream begins with this mark, and the first of them is a schema.
+    if start[:4] == b"\xff\xff\xff\xff" and 0 < int.from_bytes(start[4:], "little") < bytes_.size:
+        raise StoreError(
+            f"{path}: is an Arrow stream, which must be an Arrow file for random access; read it "
+            f"with pyarrow.ipc.open_stream and write it again with {remedy}"
+        )
 
 
 def _check_group(path: Path, group: int, num_groups: int) -> None:

@@ -24,7 +24,7 @@ from feedline.errors import (
     check_sequence,
 )
 from feedline.lazy import lazy
-from feedline.store.arrow_chunk import group_sizes
+from feedline.store.arrow_chunk import column_names, group_sizes
 from feedline.store.checksums import check_file, digest_parts
 from feedline.store.chunk import OpenChunk, OpenChunks, max_open_files
 from feedline.store.columns import Arrays, Column, check_columns, make_out
@@ -109,7 +109,7 @@ class FolderStore(Store):
         self._path = manifest.folder
         self.manifest = manifest
         self._stamps: list[int] = []
-        self._selected = None if columns is None else check_sequence("columns", columns)
+        self._selected = None if columns is None else _check_selection(columns)
         self._last_steps = (
             None if last_steps is None else check_integer("last_steps", last_steps, 1)
         )
@@ -121,7 +121,7 @@ class FolderStore(Store):
     def select(self, columns: Iterable[str]) -> FolderStore:
         """Return the same store with fewer columns."""
         other = copy.copy(self)
-        other._selected = check_sequence("columns", columns)
+        other._selected = _check_selection(columns)
         other.__dict__.pop("columns", None)
         other._open_chunks = other._fresh_chunks()
         return other
@@ -155,11 +155,7 @@ class FolderStore(Store):
         """The columns, as recorded, or else as in the first chunk that is not empty."""
         stored = self._stored_columns
         names = stored if self._selected is None else self._selected
-        missing = [name for name in names if name not in stored]
-        if missing:
-            raise InvalidValueError(
-                f"columns={missing} must be among those of {self.folder}: {', '.join(stored)}"
-            )
+        self._check_selected(list(stored))
         return {name: replace(stored[name], shape=self._last(stored[name].shape)) for name in names}
 
     @lazy
@@ -171,7 +167,20 @@ class FolderStore(Store):
             raise DamagedDataError(
                 f"{self.folder}: has 0 samples and must have at least 1; pack again with samples"
             )
-        return self._open_file(int(filled[0])).columns
+        chunk = int(filled[0])
+        path = self._path_of(int(self._layout[0][chunk]))
+        if self._selected is not None and is_grouped(path.name):
+            # Only those are read, so that the file could not say which it has.
+            self._check_selected(column_names(path))
+        return self._open_file(chunk).columns
+
+    def _check_selected(self, stored: list[str]) -> None:
+        missing = [name for name in self._selected or () if name not in stored]
+        if missing:
+            raise InvalidValueError(
+                f"columns={missing!s:.200} must be among those of {self._path}: "
+                f"{', '.join(stored):.300}"
+            )
 
     @property
     def fingerprint(self) -> str:
@@ -331,6 +340,13 @@ class FolderStore(Store):
         if self._last_steps is None or not shape:
             return shape
         return (min(shape[0], self._last_steps), *shape[1:])
+
+
+def _check_selection(columns: Any) -> tuple[Any, ...]:
+    names = check_sequence("columns", columns)
+    if not names:
+        raise InvalidValueError("columns=[] must name at least 1 column; omit it to read all")
+    return names
 
 
 def manifest_of_file(path: Path) -> Manifest:

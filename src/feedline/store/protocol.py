@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol, overload
 
@@ -127,6 +128,28 @@ def is_store(value: Any) -> bool:
     """
     names = ("num_samples", "chunk_sizes", "columns", "fingerprint", "read", "describe_row")
     return all(hasattr(type(value), name) for name in names)
+
+
+def check_store(name: str, value: Any, *, others: str = "") -> None:
+    """Raise unless this is a store, with an error that says how to get one.
+
+    Args:
+        name: The name of the argument.
+        value: What was given.
+        others: What else may be given.
+    """
+    kind = type(value)
+    has_size = hasattr(kind, "num_samples") or "num_samples" in getattr(value, "__dict__", ())
+    if callable(getattr(kind, "read", None)) and has_size:
+        return
+    remedy = "pack the data with feedline.pack and open it with feedline.open"
+    if isinstance(value, str | os.PathLike):
+        remedy = f"open it with feedline.open({os.fspath(value)!r:.80})"
+    elif callable(getattr(kind, "fetch", None)):
+        remedy = "wrap the matrix in feedline.store.MatrixSamples"
+    raise InvalidValueError(
+        f"{name}={value!r:.80} must be a store, which feedline.open returns{others}; {remedy}"
+    )
 
 
 def check_rows(rows: Any, num_samples: int, where: str) -> NDArray[np.int64]:

@@ -20,6 +20,8 @@ from feedline.torch.loader_arguments import (
     check_dataset,
     check_left_out,
     check_no_batching,
+    check_samples,
+    collate_samples,
     collate_whole,
     plan_sampler_of,
 )
@@ -219,6 +221,7 @@ def _own_sampler(dataset: Any, samples: SampleOptions) -> SampleSampler:
 
 def _of_samplers(dataset: Any, samples: SampleOptions) -> BatchSource:
     """Batches of the user's dataset in the order of one of our samplers."""
+    check_samples(dataset, ("__getitem__",))
     makes_batches = samples.batch_sampler is not None or samples.batch_size is not None
     sampler, batching = plan_sampler_of(
         *(samples.sampler, samples.batch_sampler, samples.batch_size, samples.drop_last),
@@ -237,10 +240,8 @@ def _of_samplers(dataset: Any, samples: SampleOptions) -> BatchSource:
     )
 
 
-def _collation(
-    dataset: Any, collate_fn: Callable[[Any], Any] | None
-) -> Callable[[Any], Any] | None:
+def _collation(dataset: Any, collate_fn: Callable[[Any], Any] | None) -> Callable[[Any], Any]:
     """Return the collate function: a batch that was fetched whole is not stacked."""
-    if collate_fn is None and hasattr(dataset, "__getitems__"):
-        return collate_whole
-    return collate_fn
+    if collate_fn is not None:
+        return collate_fn
+    return collate_whole if hasattr(dataset, "__getitems__") else collate_samples

@@ -22,6 +22,7 @@ from feedline.store.matrix import MatrixStore, rows_of_request
 from feedline.store.zarr_store import csr_of_views
 from feedline.torch.loader_arguments import as_is
 from feedline.torch.shield import Shielded, born_shielded
+from feedline.torch.worker_errors import worker_errors
 from feedline.words import one_line
 
 OUTPUTS = ("stored", "dense")
@@ -184,7 +185,7 @@ class _InWorkers:
         self._requests.current = requests
         with born_shielded(self._loader):
             loaded = iter(self._loader)
-        for sent in loaded:
+        while (sent := _next_of(loaded)) is not None:
             if self._loader.persistent_workers and self._requests.current is not requests:
                 # Workers that stay serve one pass at a time; these rows belong to the later one.
                 raise InvalidValueError(
@@ -192,6 +193,11 @@ class _InWorkers:
                     "persistent_workers=True, use one iterator of a loader at a time"
                 )
             yield sent.batches()
+
+
+def _next_of(loaded: Iterator[_SentRows]) -> _SentRows | None:
+    with worker_errors(loaded):
+        return next(loaded, None)
 
 
 class _Requests:

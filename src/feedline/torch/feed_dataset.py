@@ -33,6 +33,7 @@ from feedline.lazy import lazy
 from feedline.plan import Chunking, Plan, Segment
 from feedline.store import Store
 from feedline.store.columns import Arrays
+from feedline.store.protocol import check_store
 from feedline.torch.device.feeder import Feeder
 from feedline.torch.device.slabs import Arrival, DeviceSlab
 from feedline.torch.regions import Regions, SharedColumns, as_tensor, can_share
@@ -88,6 +89,7 @@ class FeedDataset(IterableDataset[Item]):
         desync_timeout: float = 60.0,
     ) -> None:
         super().__init__()
+        check_store("store", store)
         self.store = store
         self.batch_size = batch_size
         self.batches = BatchPlanSampler(

@@ -21,6 +21,7 @@ from feedline.torch.device.moving import MovedAhead
 from feedline.torch.feed_dataset import FeedDataset
 from feedline.torch.loader_arguments import check_exact
 from feedline.torch.shield import Shielded, born_shielded
+from feedline.torch.worker_errors import worker_errors
 from feedline.words import several
 
 Item = TypeVar("Item", covariant=True)
@@ -237,7 +238,7 @@ class DataLoader(PlannedLoader, TorchDataLoader[Item]):  # type: ignore[misc]
         """Return the batches of the pass that has begun, before they are delivered."""
         if isinstance(self.dataset, FeedDataset) and self.dataset.feeder is not None:
             return map(self.collate_fn, iter(self.dataset))
-        with born_shielded(self):
+        with born_shielded(self), worker_errors(self._iterator):
             batches: Iterator[Any] = TorchDataLoader.__iter__(self)
         return batches if self.link is None else MovedAhead(batches, self.link, ahead=1)
 
@@ -306,6 +307,10 @@ class _Delivering(Iterator[Any]):
     num_failed: int = 0
 
     def __next__(self) -> Any:
+        with worker_errors(self.batches):
+            return self._next()
+
+    def _next(self) -> Any:
         try:
             batch = next(self.batches)
         except StopIteration:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
-from torch.utils.data import BatchSampler, IterableDataset, default_collate, default_convert
+import numpy as np
+import torch
+from torch.utils.data import BatchSampler, IterableDataset, default_convert
+from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
 from feedline.errors import InvalidValueError
 from feedline.feed import Batching
@@ -32,9 +36,33 @@ def check_dataset(dataset: Any) -> int:
             f"dataset={type(dataset).__name__} must be a map-style dataset or one of Feedline's "
             "iterable ones; pass others to torch's DataLoader"
         )
-    if not hasattr(dataset, "__len__"):
-        raise InvalidValueError(f"dataset={dataset!r:.80} must have a length")
+    check_samples(dataset)
     return len(dataset)
+
+
+def check_samples(dataset: Any, needs: tuple[str, ...] = ("__len__", "__getitem__")) -> None:
+    """Raise unless samples can be read from this by number."""
+    lacks = [name for name in needs if not hasattr(type(dataset), name)]
+    if hasattr(type(dataset), "__getitems__"):
+        lacks = [name for name in lacks if name != "__getitem__"]
+    is_text = isinstance(dataset, str | bytes)
+    # A mapping of numbers to samples is a dataset; one of columns is not.
+    is_columns = isinstance(dataset, Mapping) and len(dataset) > 0 and 0 not in dataset
+    if not lacks and not is_text and not is_columns:
+        return
+    remedy = f"give it {' and '.join(lacks)}"
+    if isinstance(dataset, str | bytes | os.PathLike):
+        remedy = f"open it with feedline.open({dataset!r:.80})"
+    elif isinstance(dataset, type):
+        remedy = f"make one, such as {dataset.__name__}()"
+    elif is_columns:
+        remedy = "pack the columns with feedline.pack, and open them with feedline.open"
+    elif dataset is None:
+        remedy = "pass the data"
+    raise InvalidValueError(
+        f"dataset={dataset!r:.80} must be a store, which feedline.open returns, or a map-style "
+        f"dataset, with __len__ and __getitem__; {remedy}"
+    )
 
 
 def check_no_batching(
@@ -105,8 +133,21 @@ def as_is(batch: Any) -> Any:
     return batch
 
 
+def collate_samples(batch: list[Any]) -> Any:
+    """Return samples as one batch, as torch does, and single numbers of type uint64 too."""
+    return collate(batch, collate_fn_map=_COLLATIONS)
+
+
+def _collate_uint64(batch: list[Any], *, collate_fn_map: Any = None) -> torch.Tensor:
+    # torch makes tensors of such arrays, but not of such numbers.
+    return torch.from_numpy(np.array(batch, np.uint64))
+
+
+_COLLATIONS = {**default_collate_fn_map, np.uint64: _collate_uint64}
+
+
 def collate_whole(batch: Any) -> Any:
     """Return a fetched batch as tensors: a list of samples is stacked, anything else is a batch."""
     if isinstance(batch, list):
-        return default_collate(batch)
+        return collate_samples(batch)
     return default_convert(batch)

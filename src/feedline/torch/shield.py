@@ -2,7 +2,9 @@
 
 A job's end is announced to all of its processes. The main one wants to save a checkpoint then, and
 may need its workers for the last batches. So workers ignore such signals, unless they come from the
-process that started them: that is how torch ends a worker that hangs.
+process that started them: that is how torch ends a worker that hangs. And they end with that
+process, whenever it is killed: torch's own watch begins late, and takes whoever adopted the worker
+for its parent.
 """
 
 from __future__ import annotations
@@ -19,6 +21,10 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
+from feedline.store.processes import ask_for_death_signal
+
+# Where no signal tells of the parent's end, it is looked for this often.
+_SECONDS_BETWEEN_LOOKS = 2.0
 _STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP)
 
 
@@ -47,10 +53,36 @@ def _shield(signals: tuple[int, ...]) -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     for number in signals:
         signal.signal(number, signal.SIG_IGN)
-    parent = multiprocessing.parent_process()
-    pid = os.getppid() if parent is None or parent.pid is None else parent.pid
+    parent = _Parent()
+    # Not SIGTERM: this one also comes when only the thread ends that has started the worker.
+    ask_for_death_signal(signal.SIGHUP)
+    # Afterwards, so that an end just before is seen too.
+    parent.end_with_it()
     name = "feedline-shield"
-    threading.Thread(target=_watch, args=(pid, signals), name=name, daemon=True).start()
+    threading.Thread(target=_watch, args=(parent, signals), name=name, daemon=True).start()
+
+
+class _Parent:
+    """The process that a worker is for, and whether it is still there."""
+
+    def __init__(self) -> None:
+        self._meant = multiprocessing.parent_process()
+        self._adopter = os.getppid()
+        self.pid = self._adopter
+        if self._meant is not None and self._meant.pid is not None:
+            self.pid = self._meant.pid
+        # A fork server or a wrapper may stand between; then a pipe tells when the process that was
+        # meant ends. It does not after a fork, where the other workers hold the pipe too.
+        started = getattr(multiprocessing.current_process(), "_start_method", None)
+        started = started or multiprocessing.get_start_method(allow_none=True)
+        if started == "fork":
+            self._adopter, self._meant = self.pid, None
+
+    def end_with_it(self) -> None:
+        """End this process if its parent is gone."""
+        is_gone = os.getppid() != self._adopter
+        if is_gone or (self._meant is not None and not self._meant.is_alive()):
+            os._exit(0)
 
 
 @contextmanager
@@ -73,12 +105,14 @@ def born_shielded(loader: Any) -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _watch(parent: int, signals: tuple[int, ...]) -> None:
+def _watch(parent: _Parent, signals: tuple[int, ...]) -> None:
     while True:
-        found = signal.sigwaitinfo(signals)
-        if found.si_signo == signal.SIGTERM and found.si_pid == parent:
-            # As torch does: a failure would be raised in the parent.
-            os._exit(0)
+        found = signal.sigtimedwait(signals, _SECONDS_BETWEEN_LOOKS)
+        parent.end_with_it()
+        if found is None or found.si_signo != signal.SIGTERM or found.si_pid != parent.pid:
+            continue
+        # As torch does: a failure would be raised in the parent.
+        os._exit(0)
 
 
 @dataclass(frozen=True)

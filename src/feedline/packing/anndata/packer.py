@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from feedline.errors import InvalidValueError, PackError, check_integer, check_sequence
+from feedline.packing.anndata.checking import check_files
 from feedline.packing.anndata.columns import check_path_name
 from feedline.packing.anndata.sources import AnnDataFiles
 from feedline.packing.anndata.writer import AnnDataWriter, chunk_entries
@@ -20,7 +22,7 @@ from feedline.packing.rows import Rows, check_unchanged
 from feedline.packing.settings import DEFAULT_MEMORY, check_memory
 from feedline.packing.shuffle import Shuffle
 from feedline.packing.workshop import Product, Workshop, check_apart
-from feedline.plan.seeds import Seed, check_seed
+from feedline.plan.seeds import Seed, check_seed, describe_seed
 from feedline.store.progress import Progress, open_progress
 from feedline.store.writing import reported, sync_chunk
 from feedline.words import one_line
@@ -84,6 +86,9 @@ def pack_anndata(
     matrix, as `X`, the columns of `obs`, and the names of the variables. It appears at the end,
     complete, or not at all. `memory_budget` does not change it. Needs the extra `anndata`.
 
+    Each `.h5ad` file is read twice: the first time in a process of its own, with limits of time and
+    memory, because a damaged file can make the HDF5 library hang or crash.
+
     Args:
         sources: A `.h5ad` file or a zarr folder, or several; their rows follow one another. All
             must have the same variables in the same order.
@@ -125,10 +130,10 @@ file or a zarr folder
         raise InvalidValueError(f"element={element!r:.80} must be like 'X' or 'layers/counts'")
     check_apart(paths, Path(os.path.abspath(folder)), may_hold=False)
     workshop = Workshop(folder, overwrite=overwrite, product=_PRODUCT)
-    with (
-        open_progress(progress) as bars,
-        closing(AnnDataFiles(paths, element=element, obs=names, max_bytes=budget // 8)) as files,
-    ):
+    options: dict[str, Any] = {"element": element, "obs": names, "max_bytes": budget // 8}
+    with open_progress(progress) as bars, ExitStack() as stack:
+        check_files(paths, memory_budget=budget, bars=bars, **options)
+        files = stack.enter_context(closing(AnnDataFiles(paths, **options)))
         _check_source_row(source_row, files)
         layout = {
             "chunk": chunk_entries(files, chunk_rows, budget // 8),
@@ -136,25 +141,35 @@ file or a zarr folder
         }
         mark = {_MARK: {"version": 1, "is_shuffled": bool(shuffle)}}
         num_threads = min(_MAX_THREADS, os.cpu_count() or 1)
+        parameters = {
+            "source": {**files.identity, "folders": [_folder_stamp(path) for path in paths]},
+            **{"element": element, "obs": list(files.columns), "layout": layout, "mark": mark},
+            **{"seed": describe_seed(seed), "source_row": source_row},
+        }
         with (
             reported(workshop.folder, remedy="free some space or repair the disk, and pack again"),
-            # Leftovers of a killed run are not resumed but removed.
-            workshop.opened({"kind": "anndata"}, resume=False),
-            ThreadPoolExecutor(num_threads, thread_name_prefix="feedline-pack") as pool,
-            closing(AnnDataWriter(workshop.data, files, layout, source_row, mark, pool)) as writer,
+            # Leftovers of a killed run are not resumed but removed, unless it was complete.
+            workshop.opened(parameters, resume=True),
         ):
-            if shuffle:
-                rows = _shuffled(files, workshop, bars, pool, seed=seed, budget=budget)
-            else:
-                bars.begin("packing", files.num_rows)
-                rows = files.blocks()
-            for part in rows:
-                writer.append(part)
-                bars.advance(len(part["row"]))
-            writer.finish()
-            sync_chunk(workshop.data)
-            check_unchanged(files.identity)
-            workshop.publish()
+            if not workshop.is_published:
+                with (
+                    ThreadPoolExecutor(num_threads, thread_name_prefix="feedline-pack") as pool,
+                    closing(
+                        AnnDataWriter(workshop.data, files, layout, source_row, mark, pool)
+                    ) as writer,
+                ):
+                    if shuffle:
+                        rows = _shuffled(files, workshop, bars, pool, seed=seed, budget=budget)
+                    else:
+                        bars.begin("packing", files.num_rows)
+                        rows = files.blocks()
+                    for part in rows:
+                        writer.append(part)
+                        bars.advance(len(part["row"]))
+                    writer.finish()
+                sync_chunk(workshop.data)
+                check_unchanged(files.identity)
+                workshop.publish()
     return AnnDataPackResult(
         folder=workshop.folder,
         num_sources=len(paths),
@@ -166,6 +181,18 @@ file or a zarr folder
         dtype=files.matrix.dtype.name,
         obs=(*list(files.columns)[1:], *([source_row] if source_row else [])),
     )
+
+
+def _folder_stamp(path: Path) -> list[Any]:
+    """Return JSON values that change when a zarr folder changes; a file says it by itself."""
+    digest = hashlib.sha256()
+    for parent, folders, names in os.walk(path):
+        folders.sort()
+        for name in sorted(names):
+            state = os.lstat(os.path.join(parent, name))
+            digest.update(f"{name!r} {state.st_size} {state.st_mtime_ns}\n".encode())
+        digest.update(f"{os.path.relpath(parent, path)!r}\n".encode())
+    return [os.path.abspath(path), digest.hexdigest()]
 
 
 def _shuffled(

@@ -100,6 +100,12 @@ class AnnDataFiles:
         row_bytes = sum(k.dtype.itemsize + 1 if k.dtype else _GUESSED_TEXT_BYTES for k in kinds)
         return sum(file.matrix.num_bytes for file in self._files) + self.num_rows * row_bytes
 
+    def read_names(self) -> None:
+        """Read the names of the variables of every file."""
+        for file in self._files:
+            for _ in file.var_name_parts():
+                pass
+
     def blocks(self) -> Iterator[Rows]:
         """Yield all rows: "X", "row", the number of the row over all files, and `obs`."""
         done = 0
