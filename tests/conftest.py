@@ -1,9 +1,13 @@
 """Hypothesis profiles, chosen by FEEDLINE_HYPOTHESIS_PROFILE, and the seed of the test order."""
 
 import os
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from forked import stop_servers
+from processes import wait_for_children
 
 settings.register_profile(
     "default",
@@ -29,3 +33,11 @@ def pytest_terminal_summary(
     seed = getattr(config.option, "randomly_seed", None)
     if exitstatus and seed is not None:
         terminalreporter.write_line(f"repeat this run with --randomly-seed={seed}")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _nothing_is_left() -> Iterator[None]:
+    """Fail if a test leaves a process behind."""
+    yield
+    stop_servers()
+    assert not (left := wait_for_children()), f"processes are left: {left}"

@@ -6,8 +6,6 @@ import gc
 import json
 import os
 import pickle
-import subprocess
-import sys
 import time
 from collections import Counter, deque
 from collections.abc import Callable
@@ -25,6 +23,7 @@ from feedline.errors import FeedlineError, InvalidValueError
 from feedline.store import pack
 from feedline.torch import DataLoader, FolderConfig, LazyFolderDataset
 from feedline.torch.regions import Regions, SharedColumns
+from forked import forked_run
 from lazy_data import STEPS, check_batch, check_batches, file_name, write_chunk, write_folder
 from states import history_of
 
@@ -709,12 +708,7 @@ def test_a_process_ends_quietly_with_batches_and_an_unfinished_pass(
 ) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    run = subprocess.run(
-        [sys.executable, str(script), str(folder), str(num_workers), how],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    run = forked_run(script, folder, num_workers, how, server="torch", timeout=120)
     assert (run.returncode, run.stderr) == (0, "")
 
 
