@@ -17,8 +17,19 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_data(tmp_path_factory.mktemp("states"))
 
 
+def is_slow(case: str, place: str) -> bool:
+    """Workers are many processes, so one place of each such case is enough for every day."""
+    return case.endswith("2 workers") and place != "after a resize"
+
+
 @pytest.mark.parametrize(
-    ("case", "place"), saved_names(), ids=[f"{case}: {place}" for case, place in saved_names()]
+    ("case", "place"),
+    [
+        pytest.param(
+            *names, id=": ".join(names), marks=[pytest.mark.slow] if is_slow(*names) else []
+        )
+        for names in saved_names()
+    ],
 )
 def test_a_saved_state_gives_the_same_rest(case: str, place: str, data: Path) -> None:
     saved, loads = read_saved(case, place)

@@ -6,6 +6,8 @@ import gc
 import json
 import os
 import pickle
+import subprocess
+import sys
 import time
 from collections import Counter, deque
 from collections.abc import Callable
@@ -708,7 +710,12 @@ def test_a_process_ends_quietly_with_batches_and_an_unfinished_pass(
 ) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    run = forked_run(script, folder, num_workers, how, server="torch", timeout=120)
+    arguments = [str(script), str(folder), str(num_workers), how]
+    if num_workers and how == "module":
+        run = forked_run(*arguments, server="torch", timeout=120)
+    else:
+        command = [sys.executable, *arguments]
+        run = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert (run.returncode, run.stderr) == (0, "")
 
 
