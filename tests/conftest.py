@@ -1,9 +1,15 @@
 """Hypothesis profiles, chosen by FEEDLINE_HYPOTHESIS_PROFILE, and the seed of the test order."""
 
+import gc
 import os
+import tempfile
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from forked import stop_servers
+from processes import wait_for_children
 
 settings.register_profile(
     "default",
@@ -29,3 +35,21 @@ def pytest_terminal_summary(
     seed = getattr(config.option, "randomly_seed", None)
     if exitstatus and seed is not None:
         terminalreporter.write_line(f"repeat this run with --randomly-seed={seed}")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _nothing_is_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Fail if the tests leave processes or temporary files behind."""
+    folder = tmp_path_factory.mktemp("temporary")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", str(folder))
+        patch.setattr(tempfile, "tempdir", None)
+        yield
+    stop_servers()
+    # An error that was caught may hold a loader with its workers.
+    gc.collect()
+    assert not (left := wait_for_children()), f"processes are left: {left}"
+    # Those that are killed cannot tidy up: launchers, and what multiprocessing is used by.
+    files = [path.name for path in folder.iterdir()]
+    files = [name for name in files if not name.startswith(("torchelastic_", "pymp-"))]
+    assert not files, f"files are left in the folder for temporary ones: {files}"

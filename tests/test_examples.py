@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import ast
-import os
 import re
 import runpy
 import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from feedline.runs import audit_logs
 from feedline.torch import DataLoader, DistributedSampler
-from processes import finish, kill_job
+from forked import Forked
+from processes import environment, finish, kill_job
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 PROGRAMS = {
@@ -32,23 +33,24 @@ def commands_of(name: str) -> list[str]:
     return re.findall(rf"^ +((?:{'|'.join(PROGRAMS)}) .*)$", docstring, re.MULTILINE)
 
 
-def run(command: str, folder: Path) -> str:
-    """Run a command in a folder, and return what it printed; it must end well."""
+def run(command: str, folder: Path, *, is_forked: bool = False) -> str:
+    """Run a command in a folder, and return what it printed; it must end well.
+
+    If it is forked, its processes share the import of their libraries.
+    """
     program, *arguments = shlex.split(command)
     # The examples are where they are; all that they write goes to the folder.
     arguments = [
         str(EXAMPLES.parent / argument) if argument.startswith("examples/") else argument
         for argument in arguments
     ]
-    job = subprocess.Popen(
-        [*PROGRAMS[program], *arguments],
-        cwd=folder,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
+    options: dict[str, Any] = {"cwd": folder, "env": environment(), "start_new_session": True}
+    options |= {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    job: subprocess.Popen[str] | Forked
+    if is_forked:
+        job = forked(program, arguments, options)
+    else:
+        job = subprocess.Popen([*PROGRAMS[program], *arguments], text=True, **options)
     try:
         return finish(job)
     finally:
@@ -57,10 +59,23 @@ def run(command: str, folder: Path) -> str:
         job.stdout.close()
 
 
-def run_example(name: str, folder: Path) -> str:
+def forked(program: str, arguments: list[str], options: dict[str, Any]) -> Forked:
+    if program == "feedline":
+        return Forked(["-m", "feedline", *arguments], **options)
+    num_ranks = 0
+    while arguments[0].startswith("-"):
+        option = arguments.pop(0)
+        if option.startswith("--nproc"):
+            value = option.partition("=")[2]
+            num_ranks = int(value or arguments.pop(0))
+    preload = ["torch._dynamo"]  # An optimizer imports it.
+    return Forked(arguments, server="torch", preload=preload, num_ranks=num_ranks, **options)
+
+
+def run_example(name: str, folder: Path, *, is_forked: bool = True) -> str:
     """Run an example that has one command."""
     (command,) = commands_of(name)
-    return run(command, folder)
+    return run(command, folder, is_forked=is_forked)
 
 
 def test_the_table_has_every_example_with_its_command() -> None:
@@ -71,7 +86,7 @@ def test_the_table_has_every_example_with_its_command() -> None:
 
 
 def test_the_plan_example_accounts_for_every_sample(tmp_path: Path) -> None:
-    output = run_example("plan_four_ranks.py", tmp_path)
+    output = run_example("plan_four_ranks.py", tmp_path, is_forked=False)
     assert "audit: 47 of 47 samples were consumed exactly once" in output
 
 
@@ -81,11 +96,11 @@ def test_a_training_goes_on_with_any_number_of_processes(tmp_path: Path) -> None
     output = run(on_two, tmp_path)
     assert "world_size=2: 14 steps, rank 1 got SIGTERM" in output
     assert "epoch 0: 672 samples once, 288 to come" in output
-    output = run(on_three, tmp_path)
+    output = run(on_three, tmp_path, is_forked=True)
     assert "world_size=3: 14 steps, rank 2 got SIGTERM" in output
     assert "epoch 1: 384 samples once, 576 to come" in output
-    assert "world_size=1: 12 steps, the training is over" in run(alone, tmp_path)
-    assert "audit: 1,920 samples, each exactly once" in run(audit, tmp_path)
+    assert "world_size=1: 12 steps, the training is over" in run(alone, tmp_path, is_forked=True)
+    assert "audit: 1,920 samples, each exactly once" in run(audit, tmp_path, is_forked=True)
 
     result = audit_logs([tmp_path / "out" / "logs"])
     assert result.ok
@@ -119,7 +134,7 @@ def weights_of_a_training_that_never_stopped() -> dict[str, torch.Tensor]:
 
 @pytest.mark.slow
 def test_an_evaluation_with_mask_has_the_result_of_one_process(tmp_path: Path) -> None:
-    output = run_example("evaluate_with_mask.py", tmp_path)
+    output = run_example("evaluate_with_mask.py", tmp_path, is_forked=False)
     found = dict(re.findall(r"^(.+): accuracy (.+) samples$", output, re.MULTILINE))
     assert found.keys() == {"one process", "3 ranks with mask", "without mask"}
     assert found["one process"] == found["3 ranks with mask"] == "0.700000 of 100"
@@ -156,7 +171,8 @@ def test_batches_of_images_have_as_many_pixels_on_any_ranks(tmp_path: Path) -> N
 
 
 def test_a_folder_is_streamed_in_bounded_memory(tmp_path: Path) -> None:
-    output = run_example("lazy_folder.py", tmp_path)
+    # It measures memory, some of which a forked process shares.
+    output = run_example("lazy_folder.py", tmp_path, is_forked=False)
     assert "packed 100000 samples, 98 MiB, in 20 chunks" in output
     assert "2 workers, batches of 256: stopped after 38400 samples" in output
     assert "1 worker, batches of 100: went on to 100000 samples" in output
@@ -167,7 +183,7 @@ def test_a_folder_is_streamed_in_bounded_memory(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_classifier_of_cells_goes_on_with_other_ranks(tmp_path: Path) -> None:
-    output = run_example("single_cell.py", tmp_path)
+    output = run_example("single_cell.py", tmp_path, is_forked=False)
     assert "packed 4000 cells" in output
     assert "2 ranks: 12 steps, 1536 cells so far" in output
     assert "3 ranks: 13 steps, 4000 cells so far" in output

@@ -7,6 +7,7 @@ import io
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import torch
 import feedline
 from document_blocks import Block, BlockRunner, blocks_of
 from feedline.runs import audit_logs
-from forked_ranks import forked_ranks
+from forked import Forked, forked_ranks
 from processes import finish, kill_job, python, torchrun, wait_for
 
 README = Path(__file__).parent.parent / "README.md"
@@ -104,6 +105,12 @@ def killed(kill: Callable[[Path], None], before: Path, to: Path, attempts: int =
     raise AssertionError(f"all of {attempts} trainings ended before they could be killed")
 
 
+def ranks_of(folder: Path, num_processes: int) -> AbstractContextManager[Forked]:
+    """Start the training of a folder on processes that share the import of torch."""
+    preload = ["torch._dynamo"]  # An optimizer imports it.
+    return forked_ranks(folder / "train.py", num_processes, folder=folder, preload=preload)
+
+
 def kill_torchrun(folder: Path) -> None:
     """Start a training on two processes, and `kill -9` all of it when it has a checkpoint."""
     checkpoint = folder / "checkpoint.pt"
@@ -121,13 +128,13 @@ def kill_ranks(num_processes: int) -> Callable[[Path], None]:
 
     def kill(folder: Path) -> None:
         before = last_step(folder)
-        with forked_ranks(folder / "train.py", num_processes) as ranks:
+        with ranks_of(folder, num_processes) as ranks:
             end = time.monotonic() + 120
-            while last_step(folder) == before and not ranks.has_ended:
-                assert time.monotonic() < end, ranks.output.read_text()
+            while last_step(folder) == before and ranks.poll() is None:
+                assert time.monotonic() < end, "no checkpoint came"
                 time.sleep(0.02)
-            ranks.kill()
-        printed = ranks.output.read_text()
+            kill_job(ranks)
+            printed, _ = ranks.communicate()
         assert f"{'resumed' if before else 'fresh'} at step {before}:" in printed, printed
         assert last_step(folder) > before, printed
 
@@ -135,8 +142,8 @@ def kill_ranks(num_processes: int) -> Callable[[Path], None]:
 
 
 def run_on(num_processes: int, folder: Path) -> str:
-    with forked_ranks(folder / "train.py", num_processes) as ranks:
-        return ranks.finish()
+    with ranks_of(folder, num_processes) as ranks:
+        return finish(ranks)
 
 
 def assert_each_sample_came_once_an_epoch(folder: Path) -> None:

@@ -30,7 +30,20 @@ def has_cursor(saved: Saved) -> bool:
     return "feedline.cursor/1" in json.dumps(saved.state)
 
 
-@pytest.mark.parametrize(("case", "place"), UNCHANGED, ids=map(": ".join, UNCHANGED))
+def is_slow(case: str, place: str) -> bool:
+    """Workers are many processes, so one place of each such case is enough for every day."""
+    return case.endswith("2 workers") and place != "after a resize"
+
+
+@pytest.mark.parametrize(
+    ("case", "place"),
+    [
+        pytest.param(
+            *names, id=": ".join(names), marks=[pytest.mark.slow] if is_slow(*names) else []
+        )
+        for names in UNCHANGED
+    ],
+)
 def test_a_saved_state_gives_the_same_rest(case: str, place: str, data: Path) -> None:
     saved, loads = read_saved(case, place)
     assert loads

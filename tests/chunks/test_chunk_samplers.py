@@ -156,7 +156,7 @@ def test_replacement_draws_as_many_rows_as_asked_for_in_runs(
 
 
 def test_replacement_reaches_all_rows_about_equally_often() -> None:
-    sampler = RandomSampler(10, 4, 8, replacement=True, num_samples=200_000, rng=1)
+    sampler = RandomSampler(10, 100, 1000, replacement=True, num_samples=200_000, rng=1)
     counts = np.bincount(joined(sampled(sampler, 1000)), minlength=1000)[9:-9]
     # A row is hit by a draw with probability 10 / 991; five standard deviations.
     mean = 20_000 * 10 / 991

@@ -8,11 +8,14 @@ import subprocess
 import sys
 from collections import Counter
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from chunk_job import BATCH_SIZE
+from forked import forked_python, forked_run
 from processes import finish, free_port, is_free, is_running, python
 from zarr_data import write_anndata
 
@@ -32,12 +35,15 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_two_jax_processes_have_disjoint_rows_that_cover_all(
     shards: str, data: Path, tmp_path: Path
 ) -> None:
+    # The slow one has processes that import jax themselves.
+    forked = partial(forked_python, server="jax", preload=["zarr", "scipy.sparse"])
+    start: Any = python if shards == "contiguous" else forked
     port = free_port()
     job = {"framework": "jax", "data": str(data), "folder": str(tmp_path), "run": "run"}
     job |= {"shards": shards, "load": None, "pause": 0, "port": port, "world_size": 2}
     with ExitStack() as stack:
         started = [
-            stack.enter_context(python("chunk_job.py", json.dumps({**job, "rank": rank})))
+            stack.enter_context(start("chunk_job.py", json.dumps({**job, "rank": rank})))
             for rank in range(2)
         ]
         for run in started:
@@ -74,7 +80,7 @@ def in_fresh_interpreter(code: str) -> str:
 def test_an_uninitialised_framework_is_an_error_that_names_the_call(
     framework: str, remedy: str
 ) -> None:
-    told = in_fresh_interpreter(
+    code = (
         "from feedline.chunks import DistributedSampler, RandomSampler\n"
         "from feedline.errors import FeedlineError\n"
         "try:\n"
@@ -82,6 +88,7 @@ def test_an_uninitialised_framework_is_an_error_that_names_the_call(
         "except FeedlineError as error:\n"
         "    print(error)\n"
     )
+    told = forked_run("-c", code, server=framework).stdout
     assert f"dist_info={framework!r} needs {framework}.distributed to be initialized" in told
     assert f"call {remedy}" in told
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import assume, given
 
 from chunk_runs import SIZES, Run, State, Store, place_of, take, write_stores
+from examples import few_examples
 from feedline.errors import PlanMismatchError
 
 Stores = dict[tuple[str, int], Store]
@@ -104,6 +105,7 @@ def history_of(state: State) -> list[list[int]]:
     return list(json.loads(state["cursor"])["history"])
 
 
+@few_examples(1 / 2)
 @given(st.data(), st.integers(1, 3), st.sampled_from(["contiguous", "windows"]))
 def test_the_state_counts_what_was_delivered_however_much_is_read_ahead(
     stores: Stores, data: st.DataObject, world_size: int, shards: str
@@ -121,6 +123,7 @@ def test_the_state_counts_what_was_delivered_however_much_is_read_ahead(
     assert history_of(taken[0][1]) == history_of(counted.state_dict(num_batches))
 
 
+@few_examples(1 / 2)
 @given(st.data(), st.integers(1, 3), st.sampled_from(["contiguous", "windows"]))
 def test_a_resumed_run_goes_on_as_if_it_had_not_been_interrupted(
     stores: Stores, data: st.DataObject, world_size: int, shards: str

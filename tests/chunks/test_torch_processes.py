@@ -1,20 +1,28 @@
-"""Real ranks under torchrun over a matrix in zarr: equal counts, and every row exactly once."""
+"""Real ranks over a matrix in zarr: equal counts, and every row exactly once."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from chunk_job import BATCH_SIZE
+from forked import forked_ranks
 from processes import finish, is_running, kill_job, torchrun, wait_for
 from zarr_data import write_anndata
 
 # 3 ranks of 33 full batches, and 5 rows that make no batch.
 NUM_ROWS = 3 * 33 * BATCH_SIZE + 5
+
+#: The slow tests have torchrun itself.
+LAUNCH: dict[str, Any] = {
+    "windows": partial(forked_ranks, preload=["zarr", "scipy.sparse"]),
+    "contiguous": torchrun,
+}
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +58,8 @@ def received(folder: Path, run: str, num_steps: int | None = None) -> Counter[in
 def test_three_ranks_have_equal_counts_and_disjoint_rows(
     shards: str, data: Path, tmp_path: Path
 ) -> None:
-    with torchrun("chunk_job.py", 3, arguments(tmp_path, data, run="run", shards=shards)) as run:
+    job = arguments(tmp_path, data, run="run", shards=shards)
+    with LAUNCH[shards]("chunk_job.py", 3, job) as run:
         finish(run)
     logs = logs_of(tmp_path, "run")
     assert list(logs) == ["rank0of3", "rank1of3", "rank2of3"]
@@ -70,7 +79,7 @@ def test_a_killed_run_goes_on_on_two_ranks_with_every_row_exactly_once(
 ) -> None:
     saved = tmp_path / "first.json"
     job = arguments(tmp_path, data, run="first", shards="windows", pause=0.05)
-    with torchrun("chunk_job.py", 3, job) as run:
+    with LAUNCH["windows"]("chunk_job.py", 3, job) as run:
         wait_for(lambda: saved.exists() and json.loads(saved.read_text())["step"] >= 6, run)
         kill_job(run)
         pids = [int(path.read_text()) for path in tmp_path.glob("first.rank*.pid")]
@@ -82,7 +91,7 @@ def test_a_killed_run_goes_on_on_two_ranks_with_every_row_exactly_once(
     assert not any(is_running(pid) for pid in pids)
 
     job = arguments(tmp_path, data, run="second", shards="windows", load=str(saved))
-    with torchrun("chunk_job.py", 2, job) as run:
+    with LAUNCH["windows"]("chunk_job.py", 2, job) as run:
         finish(run)
     logs = logs_of(tmp_path, "second")
     assert list(logs) == ["rank0of2", "rank1of2"]

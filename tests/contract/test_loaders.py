@@ -12,9 +12,10 @@ from typing import Any
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 
 from contract_loaders import KINDS, NUM_SAMPLES, Kind, make_data
+from examples import few_examples
 from feedline.errors import EmptyEpochError
 from feedline.feed import Loader
 
@@ -212,7 +213,7 @@ def test_the_state_counts_what_the_loop_received_and_not_what_was_read_ahead(
 
 
 @each_kind
-@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@few_examples(1 / 3)
 @given(data=st.data())
 def test_killed_and_resized_runs_consume_every_sample_once(
     kind: Kind, folder: Path, data: st.DataObject

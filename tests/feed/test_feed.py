@@ -308,7 +308,6 @@ lives = st.tuples(
 
 
 @given(folders, st.sampled_from(KINDS), st.lists(lives, max_size=5))
-@settings(max_examples=60)
 def test_killed_and_resized_runs_consume_every_sample_once(
     sizes: list[int], kind: str, runs: list[tuple[int, int, int, int, int]]
 ) -> None:

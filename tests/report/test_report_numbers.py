@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from feedline.report import Report, report_logs
@@ -160,7 +160,6 @@ def check_facts(training: list[Batch], report: Report) -> None:
 
 
 @given(training=trainings())
-@settings(max_examples=60)
 def test_everything_is_as_counted_from_the_batches(training: list[Batch]) -> None:
     assume(any(batch.counts for batch in training))
     with tempfile.TemporaryDirectory() as folder:

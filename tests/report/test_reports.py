@@ -7,10 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cli_runs import CONFIGS
+from examples import few_examples
 from feedline.errors import InvalidValueError, StoreError
 from feedline.report import render, report_config, report_logs, write_report
 from feedline.runs import RunConfig, audit_logs, dry_run, read_log, report_plan
@@ -37,7 +38,7 @@ from report_data import (
     sizes=st.none() | st.lists(st.integers(1, 9), min_size=2, max_size=4),
     epoch=st.integers(0, 2),
 )
-@settings(max_examples=20)
+@few_examples(1 / 2)
 def test_the_map_of_a_small_plan_holds_everything_that_is_consumed(
     kind: str, tail: str, sizes: list[int] | None, epoch: int
 ) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +9,7 @@ import pytest
 import feedline.steps as steps
 import feedline.torch as ours
 from feedline.errors import InvalidValueError
+from forked import Forked
 
 JOIN = """
 import sys
@@ -52,15 +51,7 @@ def test_a_launcher_that_knows_of_several_processes_is_believed(
 @pytest.mark.parametrize("room", [pytest.param("steps", marks=pytest.mark.slow), "torch"])
 def test_ranks_that_no_launcher_started_are_no_strangers(room: str, tmp_path: Path) -> None:
     code = JOIN.format(room=room)
-    jobs = [
-        subprocess.Popen(
-            [sys.executable, "-c", code, str(rank), str(tmp_path / "meeting")],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
+    jobs = [Forked(["-c", code, rank, tmp_path / "meeting"], server="torch") for rank in range(2)]
     for job in jobs:
         printed, errors = job.communicate(timeout=120)
         assert job.returncode == 0, errors

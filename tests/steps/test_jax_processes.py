@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
-import subprocess
-import sys
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from processes import finish, free_port, is_free, is_running, python
+from forked import Forked, forked_python, forked_run
+from processes import environment, finish, free_port, is_free, is_running
 
 # Not imported here: once jax is, forking is a warning, and other tests fork.
 if importlib.util.find_spec("jax") is None:
     pytest.skip("jax is not installed", allow_module_level=True)
+
+
+def started_rank(script: str, job: dict[str, Any]) -> AbstractContextManager[Forked]:
+    return forked_python(script, json.dumps(job), server="jax")
 
 
 def test_a_signal_to_one_jax_process_stops_both_after_the_same_step(tmp_path: Path) -> None:
@@ -24,7 +27,7 @@ def test_a_signal_to_one_jax_process_stops_both_after_the_same_step(tmp_path: Pa
     job = {"folder": str(tmp_path), "port": port, "world_size": 2, "send": [1, 13]}
     with ExitStack() as stack:
         started = [
-            stack.enter_context(python("jax_clock_job.py", json.dumps({**job, "rank": rank})))
+            stack.enter_context(started_rank("jax_clock_job.py", {**job, "rank": rank}))
             for rank in range(2)
         ]
         for run in started:
@@ -44,7 +47,7 @@ def test_two_jax_processes_share_the_samples_of_a_feed(tmp_path: Path) -> None:
     job = {"folder": str(tmp_path), "port": free_port(), "world_size": 2}
     with ExitStack() as stack:
         started = [
-            stack.enter_context(python("jax_feed_job.py", json.dumps({**job, "rank": rank})))
+            stack.enter_context(started_rank("jax_feed_job.py", {**job, "rank": rank}))
             for rank in range(2)
         ]
         for run in started:
@@ -56,17 +59,16 @@ def test_two_jax_processes_share_the_samples_of_a_feed(tmp_path: Path) -> None:
     assert all("seed is 1 on rank 1 and 0 on rank 0" in of_rank["desync"] for of_rank in told)
 
 
-def in_fresh_interpreter(code: str, **environment: str) -> str:
-    """Run some code on its own, and return what it printed."""
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu", **environment}
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+def run_alone(code: str, **told: str) -> str:
+    """Run some code in a process of its own, and return what it printed."""
+    env = {**environment(), "JAX_PLATFORMS": "cpu", **told}
+    done = forked_run("-c", code, server="jax", env=env)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 def test_one_jax_process_is_a_run_of_one() -> None:
-    told = in_fresh_interpreter(
+    told = run_alone(
         "from feedline.jax import StepScheduler\n"
         "with StepScheduler(2, 1, 1, [1, 2, 3], num_epochs=1) as scheduler:\n"
         "    print([batches for batches in scheduler if scheduler.is_ckpt_step])\n"
@@ -76,7 +78,7 @@ def test_one_jax_process_is_a_run_of_one() -> None:
 
 
 def test_a_jax_process_that_has_not_joined_is_refused() -> None:
-    told = in_fresh_interpreter(
+    told = run_alone(
         "from feedline.errors import InvalidValueError\n"
         "from feedline.jax import StepScheduler\n"
         "try:\n"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
 
 import pytest
+
+from forked import forked_run
 
 LATER = """
 import os, signal, time
@@ -52,7 +53,7 @@ print("never")
 
 
 def run(code: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    return forked_run("-c", code, preload=["feedline.steps"])
 
 
 @pytest.mark.parametrize("last", ["SIGTERM", "SIGUSR1"])
@@ -74,12 +75,7 @@ def test_after_a_stopped_run_the_default_is_back(end: str) -> None:
 
 @pytest.mark.parametrize(
     "method",
-    [
-        pytest.param(
-            "fork",
-        ),
-        "spawn",
-    ],
+    ["fork", "spawn"],
 )
 def test_a_child_of_a_process_that_listens_can_be_terminated(method: str) -> None:
     done = run(CHILD.format(method=method, pause=0.5))

@@ -1,4 +1,4 @@
-"""Ranks under torchrun stop after the same step, save once, and go on exactly where they were."""
+"""Ranks stop after the same step, save once, and go on exactly where they were."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from clock_job import CKPT_EVERY, NUM_EPOCHS
+from forked import forked_ranks
 from processes import finish, is_running, torchrun, wait_for
 
 NUM_RANKS = 3
@@ -83,12 +84,19 @@ def all_runs() -> list[dict[str, Any]]:
     return runs
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+# The slow tests have torchrun itself.
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(forked_ranks, id="forked"),
+        pytest.param(torchrun, id="torchrun", marks=pytest.mark.slow),
+    ],
+)
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The logs of all runs, made by one launch."""
     found = tmp_path_factory.mktemp("clock")
     job = json.dumps({"folder": str(found), "grace": None, "runs": all_runs()})
-    with torchrun("clock_job.py", NUM_RANKS, job) as launched:
+    with request.param("clock_job.py", NUM_RANKS, job) as launched:
         finish(launched, timeout=180)
     assert not any(is_running(int(path.read_text())) for path in found.glob("*.pid"))
     return found

@@ -20,6 +20,7 @@ from feedline.errors import (
     UnsafeDataError,
 )
 from feedline.store.arrow_chunk import group_sizes, open_group
+from forked import forked_run
 
 pa = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")
@@ -332,7 +333,8 @@ def test_flipped_bytes_give_arrays_or_a_store_error(
 ) -> None:
     columns = {"x": fixed(counting("int32", 9, 2)), "y": [[1.0]] * 9, "z": [True] * 9}
     path = write(tmp_path / f"a{ending}", pa.table(columns), 4, compression)
-    command = [sys.executable, "-c", FLIP_AND_OPEN, str(path), str(seed)]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    result = forked_run(
+        "-c", FLIP_AND_OPEN, path, seed, timeout=120, preload=["pyarrow.parquet", "pyarrow.ipc"]
+    )
     assert result.returncode == 0, result.stderr
     assert int(result.stdout) > 100

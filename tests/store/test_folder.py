@@ -6,8 +6,6 @@ import contextlib
 import copy
 import os
 import pickle
-import subprocess
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -35,6 +33,7 @@ from folder_data import (
     write_folder,
     write_metadata,
 )
+from forked import forked_run
 from refusals import refusal
 
 pytest.importorskip("torch")
@@ -435,8 +434,7 @@ def test_a_forked_process_reads_on_though_other_threads_were_reading(
     folders: dict[str, FolderData], kind: str
 ) -> None:
     """A lock that another thread holds at the fork is never let go in the child."""
-    job = [sys.executable, "-W", "ignore", "-c", FORKING, str(folders[kind].folder)]
-    done = subprocess.run(job, capture_output=True, text=True, timeout=240)
+    done = forked_run("-c", FORKING, folders[kind].folder, timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -478,8 +476,7 @@ def test_a_forked_process_reads_though_a_thread_was_preparing_a_chunk(
     folders: dict[str, FolderData],
 ) -> None:
     """Until Python 3.12, `cached_property` has one lock for all objects of a class."""
-    job = [sys.executable, "-W", "ignore", "-c", PREPARING, str(folders["pt"].folder)]
-    done = subprocess.run(job, capture_output=True, text=True, timeout=60)
+    done = forked_run("-c", PREPARING, folders["pt"].folder)
     assert done.stdout == "7\n", done.stdout + done.stderr
 
 
@@ -608,8 +605,7 @@ def many_chunks(tmp_path_factory: pytest.TempPathFactory) -> FolderData:
 @pytest.mark.parametrize("limit", [200, 64])
 def test_more_chunks_than_files_may_be_open_are_read(many_chunks: FolderData, limit: int) -> None:
     pytest.importorskip("resource")
-    job = [sys.executable, "-c", MANY, str(many_chunks.folder), str(limit)]
-    done = subprocess.run(job, capture_output=True, text=True, timeout=120)
+    done = forked_run("-c", MANY, many_chunks.folder, limit, timeout=120)
     assert (done.returncode, done.stdout) == (0, "read all\n"), done.stderr[-2000:]
 
 

@@ -11,7 +11,8 @@ import zarr
 
 from feedline.errors import InvalidValueError
 from feedline.store import open_anndata
-from processes import finish, python
+from forked import forked_python
+from processes import finish
 from zarr_data import write_anndata
 
 
@@ -24,7 +25,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 def check_fork(before: str, fork: str, data: list[Path], timeout: float = 15) -> None:
     """Fail unless a child reads well; one that hangs is killed."""
     job = {"data": list(map(str, data)), "before": before, "fork": fork, "timeout": timeout}
-    with python("fork_job.py", json.dumps(job)) as run:
+    preload = ["zarr", "scipy.sparse"]
+    with forked_python("fork_job.py", json.dumps(job), preload=preload) as run:
         finish(run, timeout=60)
 
 

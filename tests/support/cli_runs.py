@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 from click.testing import CliRunner
 
 from feedline.cli.commands import feedline
+from forked import forked_run
 
 __all__ = ["CONFIGS", "check_refused", "invoke", "run", "run_json", "write_config"]
 
@@ -49,10 +49,19 @@ def write_config(path: Path, config: dict[str, Any]) -> Path:
     return path
 
 
+#: What commands import, beside what every process of the fork server has.
+COMMANDS = [
+    f"feedline.cli.{name}" for name in ["audit", "inspect", "plan", "quality", "report", "where"]
+]
+COMMANDS += ["yaml", "rich.console", "rich.table", "feedline.report", "feedline.chunks"]
+PACK = ["feedline.cli.pack", "feedline.cli.verify", "rich.progress", "pyarrow.parquet"]
+PACK += ["pyarrow.csv", "h5py", "zarr", "scipy.sparse"]
+
+
 def run(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """Run `feedline` with these arguments."""
-    command = [sys.executable, "-m", "feedline", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=60)
+    """Run `feedline` with these arguments, in a process of its own."""
+    preload = PACK if arguments[:1] == ("pack",) else COMMANDS
+    return forked_run("-m", "feedline", *arguments, cwd=cwd, preload=preload)
 
 
 def run_json(*arguments: object, cwd: Path | None = None, code: int = 0) -> Any:

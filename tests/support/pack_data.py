@@ -19,6 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from forked import Forked
+
 Arrays = dict[str, NDArray[Any]]
 
 SOURCE_KINDS = ("arrays", "records", "npy", "npy_folder", "parquet", "csv", "jsonl")
@@ -138,7 +140,7 @@ def partial_of(folder: Path) -> Path:
     return folder.with_name(folder.name + ".partial")
 
 
-def start_job(source: Any, folder: Path, **options: Any) -> subprocess.Popen[str]:
+def start_job(source: Any, folder: Path, **options: Any) -> subprocess.Popen[str] | Forked:
     """Start packing in another process.
 
     Beside the arguments of `pack`, `crash_at` kills the process before the n-th change of the
@@ -146,12 +148,15 @@ def start_job(source: Any, folder: Path, **options: Any) -> subprocess.Popen[str
     `pause` is slept for each record of a source "records:<count>".
     """
     arguments = json.dumps({"source": source, "folder": str(folder), **options}, default=str)
-    return subprocess.Popen(
-        [sys.executable, __file__, arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    # Memory is measured in a fresh process: what a server has imported is shared with it.
+    if "warm_up" in options:
+        return subprocess.Popen(
+            [sys.executable, __file__, arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    return Forked([__file__, arguments], preload=["pyarrow.parquet", "pyarrow.csv"])
 
 
 def run_job(source: Any, folder: Path, **options: Any) -> tuple[int, str, str]:

@@ -11,6 +11,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from forked import Forked
+
+    Job = subprocess.Popen[str] | Forked
 
 SUPPORT = Path(__file__).parent
 #: The code of the tree that the tests are in, whatever is installed.
@@ -62,7 +68,7 @@ def _started(arguments: list[str], folder: Path | None) -> Iterator[subprocess.P
             job.stdout.close()
 
 
-def kill_job(job: subprocess.Popen[str]) -> None:
+def kill_job(job: Job) -> None:
     """`kill -9` a job with everything that it started, ranks and workers."""
     pids = [job.pid, *_descendants(job.pid)]
     for pid in pids:
@@ -78,16 +84,14 @@ def kill_job(job: subprocess.Popen[str]) -> None:
         time.sleep(0.01)
 
 
-def finish(job: subprocess.Popen[str], timeout: float = 120) -> str:
+def finish(job: Job, timeout: float = 120) -> str:
     """Wait for a job to end well, and return what it printed."""
     output, _ = job.communicate(timeout=timeout)
     assert job.returncode == 0, output
     return output
 
 
-def wait_for(
-    condition: Callable[[], bool], job: subprocess.Popen[str], timeout: float = 90
-) -> None:
+def wait_for(condition: Callable[[], bool], job: Job, timeout: float = 90) -> None:
     """Wait until something has happened, or fail with what the job printed."""
     end = time.monotonic() + timeout
     while not condition():
@@ -104,6 +108,27 @@ def is_running(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+def wait_for_children(timeout: float = 20) -> dict[int, str]:
+    """Wait until this process has no children; return those that it still has.
+
+    What multiprocessing keeps for itself ends with the process.
+    """
+    end = time.monotonic() + timeout
+    while True:
+        left = {pid: _command_of(pid) for pid in _descendants(os.getpid()) if is_running(pid)}
+        left = {pid: line for pid, line in left.items() if "from multiprocessing." not in line}
+        if not left or time.monotonic() > end:
+            return left
+        time.sleep(0.05)
+
+
+def _command_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
 
 
 def free_port() -> int:

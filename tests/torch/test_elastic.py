@@ -12,6 +12,7 @@ import pytest
 
 from consume_job import MIXTURE_EDGES, MIXTURE_WEIGHTS, NUM_SAMPLES
 from feedline.plan import Mixture
+from forked import forked_ranks
 from processes import finish, kill_job, torchrun, wait_for
 
 
@@ -48,9 +49,11 @@ KINDS = ("distributed", "mixture")
 def test_killed_resized_stopped_and_ended_runs_account_for_every_sample(
     kind: str, tmp_path: Path
 ) -> None:
+    # The slow ones have torchrun itself.
+    launch: Any = forked_ranks if kind == "buckets" else torchrun
     first = tmp_path / "first.json"
     job = arguments(tmp_path, kind=kind, run="first", batch_size=4, num_workers=2, pause=0.1)
-    with torchrun("consume_job.py", 2, job) as run:
+    with launch("consume_job.py", 2, job) as run:
         wait_for(lambda: first.exists() and json.loads(first.read_text())["step"] >= 12, run)
         kill_job(run)
     saved_step = json.loads(first.read_text())["step"]
@@ -65,11 +68,11 @@ def test_killed_resized_stopped_and_ended_runs_account_for_every_sample(
         load=str(first),
         stop_after=10,
     )
-    with torchrun("consume_job.py", 3, job) as run:
+    with launch("consume_job.py", 3, job) as run:
         finish(run)
     second = tmp_path / "second.json"
     job = arguments(tmp_path, kind=kind, run="third", batch_size=5, num_workers=0, load=str(second))
-    with torchrun("consume_job.py", 1, job) as run:
+    with launch("consume_job.py", 1, job) as run:
         finish(run)
 
     everything = received(tmp_path, "first", saved_step)

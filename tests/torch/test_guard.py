@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from forked import forked_ranks
 from processes import finish, torchrun
 
 
-def answers(folder: Path, odd: str) -> list[str]:
-    with torchrun("guard_job.py", 3, str(folder), odd) as job:
+def answers(folder: Path, odd: str, launch: Any = forked_ranks) -> list[str]:
+    with launch("guard_job.py", 3, str(folder), odd) as job:
         finish(job)
     written = [folder / f"rank{rank}" for rank in range(3)]
     return [path.read_text() if path.exists() else "" for path in written]
@@ -75,6 +77,12 @@ def test_every_rank_is_told_which_rank_is_odd_and_in_what(
 @pytest.mark.parametrize("odd", ["nothing", pytest.param("chunks-nothing", marks=pytest.mark.slow)])
 def test_ranks_that_agree_go_on(odd: str, tmp_path: Path) -> None:
     assert answers(tmp_path, odd) == ["received 3 batches"] * 3
+
+
+@pytest.mark.slow
+def test_ranks_of_torchrun_are_told_as_well(tmp_path: Path) -> None:
+    for answer in answers(tmp_path, "seed", torchrun):
+        assert "plan.order.seed is 8 on rank 1 and 7 on rank 0, 2" in answer
 
 
 @pytest.mark.slow

@@ -16,8 +16,9 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 
+from examples import few_examples
 from feedline.errors import DamagedDataError, FeedlineError, InvalidValueError, PlanMismatchError
 from feedline.torch import FolderConfig, LazyFolderDataset, SequifierDatasetFromFolderLazy
 from lazy_data import (
@@ -309,7 +310,7 @@ def test_threads_and_budget_change_nothing(folder: Path) -> None:
     strategy=st.sampled_from(FILE_STRATEGIES),
     batch_size=st.integers(1, 12),
 )
-@settings(max_examples=15)
+@few_examples(1 / 3)
 def test_counts_and_files_are_the_documented_ones(
     sizes: list[int], strategy: str, batch_size: int
 ) -> None:
@@ -375,7 +376,7 @@ def test_exact_lists_the_odd_ranks_with_their_files_and_counts(tmp_path: Path) -
     shuffle=st.booleans(),
     epoch=st.integers(0, 5),
 )
-@settings(max_examples=15)
+@few_examples(1 / 3)
 def test_balanced_ranks_together_get_every_sample_once_in_equally_many_batches(
     sizes: list[int], batch_size: int, preload: int, shuffle: bool, epoch: int
 ) -> None:

@@ -25,6 +25,7 @@ from feedline.errors import FeedlineError, InvalidValueError
 from feedline.store import pack
 from feedline.torch import DataLoader, FolderConfig, LazyFolderDataset
 from feedline.torch.regions import Regions, SharedColumns
+from forked import forked_run
 from lazy_data import STEPS, check_batch, check_batches, file_name, write_chunk, write_folder
 from states import history_of
 
@@ -709,12 +710,12 @@ def test_a_process_ends_quietly_with_batches_and_an_unfinished_pass(
 ) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    run = subprocess.run(
-        [sys.executable, str(script), str(folder), str(num_workers), how],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    arguments = [str(script), str(folder), str(num_workers), how]
+    if num_workers and how == "module":
+        run = forked_run(*arguments, server="torch", timeout=120)
+    else:
+        command = [sys.executable, *arguments]
+        run = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert (run.returncode, run.stderr) == (0, "")
 
 

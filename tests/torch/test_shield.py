@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -18,24 +17,23 @@ import pytest
 
 from feedline.torch import DataLoader
 from feedline.torch.shield import Shielded
-from processes import SUPPORT, is_running, python
+from forked import Forked
+from processes import SUPPORT, environment, is_running, python
 from shield_job import NUM_SAMPLES
 
 ALL = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP)
 
 
 @contextmanager
-def started(**job: Any) -> Iterator[tuple[subprocess.Popen[str], int]]:
+def started(**job: Any) -> Iterator[tuple[Forked, int]]:
     """A job that waits after its first step, and its worker."""
     defaults = {"loader": "feedline", "start_method": "fork", "preemption_signal": "TERM"}
     job = {**defaults, "hangs": False, "threads": False, "early": False, **job}
-    process = subprocess.Popen(
-        [sys.executable, str(SUPPORT / "shield_job.py"), json.dumps(job)],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(SUPPORT)},
+    process = Forked(
+        [SUPPORT / "shield_job.py", json.dumps(job)],
+        server="torch",
+        env=environment(SUPPORT),
         stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
     )
     workers: list[int] = []
     try:
@@ -52,7 +50,7 @@ def started(**job: Any) -> Iterator[tuple[subprocess.Popen[str], int]]:
         process.communicate(timeout=30)
 
 
-def go_on(process: subprocess.Popen[str]) -> list[str]:
+def go_on(process: Forked) -> list[str]:
     """Let the job go on, and return what it printed until its end."""
     output, errors = process.communicate("\n", timeout=60)
     assert process.returncode == 0, errors

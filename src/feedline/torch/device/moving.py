@@ -61,6 +61,11 @@ class MovedAhead(Iterator[Any]):
         """The number of batches that were fetched and not asked for."""
         return sum(moved.error is None for moved in self._waiting)
 
+    @property
+    def _workers(self) -> Any:
+        # Where torch's own iterator has them: an error may be that of a killed worker.
+        return getattr(self._batches, "_workers", ())
+
     def __next__(self) -> Any:
         if not self._waiting:
             self._fetch()
