@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, Protocol, TypeVar
@@ -11,7 +12,7 @@ from typing import NamedTuple, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.errors import InvalidValueError, check_integer
+from feedline.errors import FeedlineError, InvalidValueError, check_integer
 from feedline.feed.gathering import Workplace, arrays_in, bytes_for, gather
 from feedline.feed.passes import Pass
 from feedline.feed.readahead import MadeAhead, ReadAhead
@@ -290,7 +291,18 @@ class _Announcer:
             recent = self._announced
             self._announced = {**recent, **needed}
             for chunk in needed.keys() - recent.keys():
-                self._store.prefetch(chunk)
+                announce(self._store, chunk)
             while len(self._announced) > 2 * _MAX_CHUNKS:
                 self._announced.pop(next(iter(self._announced)), None)
         return block
+
+
+def announce(store: Store, chunk: int) -> None:
+    """Tell a store that a chunk will be read soon; what is wrong with it comes up at its batch.
+
+    Args:
+        store: Where the samples are.
+        chunk: The chunk.
+    """
+    with suppress(FeedlineError, OSError):
+        store.prefetch(chunk)

@@ -24,6 +24,8 @@ from feedline.words import several
 
 _MAX_AXES = 32
 _MAX_NUMBER = 2**62
+_MADV_POPULATE_READ = 22
+_POPULATED_AT_ONCE = 2**22
 
 
 class _MappedFile(mmap.mmap):
@@ -64,12 +66,35 @@ def read_mapped(array: NDArray[np.uint8], start: int, out: NDArray[np.uint8]) ->
         np.copyto(out, array[start : start + len(out)])
 
 
-def _read_file(array: NDArray[np.uint8], start: int, out: NDArray[np.uint8]) -> bool:
-    """Read a part of the file that an array maps, and return whether that was possible."""
-    held: Any = array
+def populate(array: NDArray[Any]) -> None:
+    """Map the pages of an array now, if it is in a mapped file that is in the page cache.
+
+    Otherwise threads that touch them first would wait for each other at every few pages.
+    """
+    held = _file_of(array)
+    if held is None or not hasattr(held, "madvise"):
+        return
+    try:
+        # Step by step, because the interpreter's lock is held meanwhile.
+        for start in range(0, len(held), _POPULATED_AT_ONCE):
+            length = min(_POPULATED_AT_ONCE, len(held) - start)
+            held.madvise(_MADV_POPULATE_READ, start, length)
+    except (OSError, ValueError):  # not on this system
+        pass
+
+
+def _file_of(array: Any) -> _MappedFile | None:
+    """Return the mapped file that an array is a view of, if any."""
+    held = array
     while isinstance(held, np.ndarray | memoryview):
         held = held.base if isinstance(held, np.ndarray) else held.obj
-    if not isinstance(held, _MappedFile) or not hasattr(os, "preadv"):
+    return held if isinstance(held, _MappedFile) else None
+
+
+def _read_file(array: NDArray[np.uint8], start: int, out: NDArray[np.uint8]) -> bool:
+    """Read a part of the file that an array maps, and return whether that was possible."""
+    held = _file_of(array)
+    if held is None or not hasattr(os, "preadv"):
         return False
     first = np.frombuffer(held, np.uint8, 1).ctypes.data
     offset = array.ctypes.data - first + start

@@ -26,6 +26,7 @@ from feedline.errors import StoreError
 from feedline.feed.gathering import bytes_for, layout_of
 from feedline.feed.passes import Pass
 from feedline.feed.readahead import MadeAhead
+from feedline.feed.reading import announce
 from feedline.feed.slab_jobs import BLOCK_ROWS, by_first_use, growing_blocks
 from feedline.plan import Block, Chunking
 from feedline.store import Store
@@ -238,7 +239,7 @@ class WindowSlabs:
                     return
                 self._arrived.discard(chunk)
                 self._loads[chunk] = number = self._loads.get(chunk, 0) + 1
-                self._store.prefetch(chunk)
+                announce(self._store, chunk)
                 self._waiting.extend(self._pieces(chunk, slot, number))
         self._read_more()
 
