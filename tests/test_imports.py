@@ -16,10 +16,11 @@ import pytest
 PACKAGE = "feedline"
 SOURCE = Path(__file__).resolve().parent.parent / "src" / PACKAGE
 
-# {errors, lazy, plain_file, words} ← {plan, store} ← {feed, packing} ← {steps, chunks} ← runs
+# {errors, lazy, words} ← plain_file ← {plan, store} ← {feed, packing} ← {steps, chunks} ← runs
 # ← {torch, jax, report} ← {trainers, compat} ← cli
 LAYERS = (
-    ("errors", "lazy", "plain_file", "words"),
+    ("errors", "lazy", "words"),
+    ("plain_file",),
     ("plan", "store"),
     ("feed", "packing"),
     ("steps", "chunks"),

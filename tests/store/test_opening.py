@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import shutil
@@ -233,3 +234,16 @@ def test_a_sparse_anndata_group_gives_dense_rows_and_its_obs(tmp_path: Path) -> 
     batches = list(feedline.DataLoader(store, 8, shuffle=True, seed=3))
     rows = np.concatenate([batch["X"] for batch in batches])
     assert np.array_equal(rows[np.lexsort(rows.T)], expected[np.lexsort(expected.T)])
+
+
+@pytest.mark.parametrize("again", ["{}", "./{}", "x/../{}"])
+def test_a_file_that_is_listed_twice_is_refused(again: str, tmp_path: Path) -> None:
+    feedline.pack({"x": np.arange(6)}, tmp_path / "data", chunk_samples=3)
+    path = tmp_path / "data" / "metadata.json"
+    manifest = json.loads(path.read_text())
+    entry = manifest["batch_files"][0]
+    manifest["batch_files"].append({**entry, "path": again.format(entry["path"])})
+    manifest["total_samples"] += entry["samples"]
+    path.write_text(json.dumps(manifest))
+    with pytest.raises(FeedlineError, match=r"twice|without '\.\.'"):
+        feedline.open(tmp_path / "data")

@@ -22,7 +22,7 @@ from feedline.errors import (
     PlanMismatchError,
     UnsafeDataError,
 )
-from feedline.plain_file import open_plain, read_plain
+from feedline.plain_file import open_plain
 from feedline.plan import Cursor
 from feedline.plan.cursor import CURSOR_FORMAT
 from feedline.runs.audit import find_logs
@@ -236,20 +236,32 @@ def read_checkpoint(path: Path) -> Checkpoint:
 
 def _load(path: Path) -> Any:
     try:
-        with open_plain(path) as file:
+        with _opened(path) as file:
             if file.read(2) == b"PK":
                 return _load_archive(path, file)
-        return json.loads(read_plain(path, _MAX_BYTES))
-    except (FileNotFoundError, NotADirectoryError):
-        raise InvalidValueError(f"{path}: does not exist; pass a checkpoint") from None
-    except UnsafeDataError as error:
-        raise UnsafeDataError(f"{error}; pass a checkpoint, or save the state separately") from None
+            file.seek(0)
+            content = file.read(_MAX_BYTES + 1)
+        if len(content) > _MAX_BYTES:
+            raise InvalidValueError(
+                f"{path}: has more than {_MAX_BYTES} bytes, which is the most; save the state "
+                "separately"
+            )
+        return json.loads(content)
     except FeedlineError:
         raise
     except (OSError, ValueError, RecursionError) as error:
         raise CursorFormatError(
             f"{path}: is neither JSON nor a torch.save archive ({error!s:.200}); pass a checkpoint"
         ) from None
+
+
+def _opened(path: Path) -> BinaryIO:
+    try:
+        return open_plain(path)
+    except (FileNotFoundError, NotADirectoryError):
+        raise InvalidValueError(f"{path}: does not exist; pass a checkpoint") from None
+    except UnsafeDataError as error:
+        raise InvalidValueError(f"{error}; pass a checkpoint") from None
 
 
 def _load_archive(path: Path, file: BinaryIO) -> Any:

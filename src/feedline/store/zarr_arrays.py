@@ -54,14 +54,14 @@ def plain_codecs() -> Iterator[None]:
 def open_zarr(path: Path) -> Any:
     """Return the zarr group or array in a folder, opened for reading."""
     zarr = _import_zarr()
-    from feedline.store.zarr_files import PlainFolder
+    from feedline.store.zarr_files import plain_folder
 
     if not path.exists():
         raise MissingDataError(f"{path}: does not exist; check the path")
     with damage_in(path, "is not a zarr group or array"), plain_codecs():
         if not path.is_dir():
             raise NotADirectoryError(f"{path} is a file")
-        return zarr.open(PlainFolder(path), mode="r")
+        return zarr.open(plain_folder(path.absolute()), mode="r")
 
 
 def with_fast_codecs(array: Any) -> Any:
@@ -204,7 +204,7 @@ class ZarrArray:
         for others in product(*columns):
             key = self.array.metadata.encode_chunk_key((number, *others))
             key = f"{self.array.path}/{key}".lstrip("/")
-            is_there = self.array.store.check_chunk(
+            is_there = self.array.store.checks.check_chunk(
                 key, lambda: (rows[:, None] * trailing + np.arange(trailing)).ravel()
             )
             if not is_there and not self._may_lack(first, end):

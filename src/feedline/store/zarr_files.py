@@ -12,13 +12,12 @@ import mmap
 import os
 import stat
 from collections.abc import Callable, Iterable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from zarr.abc.store import RangeByteRequest
-from zarr.storage import LocalStore
 
 from feedline.errors import DamagedDataError, UnsafeDataError
 from feedline.store.decoded_size import SLACK, check_decoded, decode
@@ -31,42 +30,71 @@ _MAX_TEXT_BYTES = 2**28
 _NOTHING = 2**64 - 1
 
 
-class PlainFolder(LocalStore):
-    """A folder that zarr reads from, without links, pipes, unknown codecs or bombs.
+@cache
+def _folder_class() -> Any:
+    """Return the kind of store that zarr reads from; zarr is imported when it is needed."""
+    from zarr.storage import LocalStore
+
+    class PlainFolder(LocalStore):
+        """A folder that zarr reads from, without links, pipes, unknown codecs or bombs."""
+
+        def __init__(self, root: Path, *, read_only: bool = True) -> None:
+            super().__init__(root, read_only=read_only)
+            self.checks = FileChecks(root)
+
+        def __reduce__(self) -> tuple[Any, ...]:
+            return plain_folder, (self.root, self.checks)
+
+        async def get(self, key: str, prototype: Any = None, byte_range: Any = None) -> Any:
+            """Return the bytes of a file, or None if there is none; raise if it is not safe."""
+            if self.checks.status_of(key) is None:
+                return None
+            found = await super().get(key, prototype, byte_range)
+            if found is not None:
+                content = found.as_numpy_array()
+                await asyncio.to_thread(self.checks.check_content, key, content, byte_range)
+            return found
+
+        def get_sync(self, key: str, *, prototype: Any = None, byte_range: Any = None) -> Any:
+            """Return what `get` returns."""
+            if self.checks.status_of(key) is None:
+                return None
+            found = super().get_sync(key, prototype=prototype, byte_range=byte_range)
+            if found is not None:
+                self.checks.check_content(key, found.as_numpy_array(), byte_range)
+            return found
+
+        async def get_partial_values(self, prototype: Any, key_ranges: Iterable[Any]) -> list[Any]:
+            """Return what `get` returns for several parts of files."""
+            wanted = [self.get(key, prototype, byte_range) for key, byte_range in key_ranges]
+            return list(await asyncio.gather(*wanted))
+
+    return PlainFolder
+
+
+def plain_folder(root: Path, checks: FileChecks | None = None) -> Any:
+    """Return a folder for zarr to read from, each of whose files is checked first.
 
     Args:
         root: The folder.
-        read_only: Always true.
+        checks: What is known of its files.
+    """
+    folder = _folder_class()(root)
+    folder.checks = checks or folder.checks
+    return folder
+
+
+class FileChecks:
+    """What is known of the files of a zarr store.
+
+    Args:
+        root: The folder of the store.
     """
 
-    def __init__(self, root: Path | str, *, read_only: bool = True) -> None:
-        super().__init__(Path(root), read_only=read_only)
+    def __init__(self, root: Path) -> None:
+        self.root = root
         self._layouts: dict[str, ZarrLayout] = {}
         self._plain: set[str] = set()
-
-    async def get(self, key: str, prototype: Any = None, byte_range: Any = None) -> Any:
-        """Return the bytes of a file, or None if there is none; raise if it is not safe."""
-        status = self._status_of(key)
-        if status is None:
-            return None
-        found = await super().get(key, prototype, byte_range)
-        if found is not None:
-            await asyncio.to_thread(self._check_content, key, found, byte_range)
-        return found
-
-    def get_sync(self, key: str, *, prototype: Any = None, byte_range: Any = None) -> Any:
-        """Return what `get` returns."""
-        if self._status_of(key) is None:
-            return None
-        found = super().get_sync(key, prototype=prototype, byte_range=byte_range)
-        if found is not None:
-            self._check_content(key, found, byte_range)
-        return found
-
-    async def get_partial_values(self, prototype: Any, key_ranges: Iterable[Any]) -> list[Any]:
-        """Return what `get` returns for several parts of files."""
-        wanted = [self.get(key, prototype, byte_range) for key, byte_range in key_ranges]
-        return list(await asyncio.gather(*wanted))
 
     def check_chunk(self, key: str, inner: Callable[[], NDArray[np.int64]]) -> bool:
         """Check a file that others will decode; return whether it is there.
@@ -75,7 +103,7 @@ class PlainFolder(LocalStore):
             key: The file.
             inner: Returns the numbers of the chunks in a shard that will be decoded.
         """
-        status = self._status_of(key)
+        status = self.status_of(key)
         if status is None:
             return False
         layout = self._layout_of(key)
@@ -92,7 +120,7 @@ class PlainFolder(LocalStore):
                     view.release()
         return True
 
-    def _status_of(self, key: str) -> os.stat_result | None:
+    def status_of(self, key: str) -> os.stat_result | None:
         """Return the status of a plain file, or None if there is none; raise if it is another."""
         parts = key.split("/")
         if key.startswith("/") or ".." in parts:
@@ -142,12 +170,13 @@ class PlainFolder(LocalStore):
                 return self._layouts[folder]
         return None
 
-    def _check_content(self, key: str, found: Any, byte_range: Any) -> None:
+    def check_content(self, key: str, found: NDArray[Any], byte_range: Any) -> None:
+        """Raise if what was read of a file is not safe to decode."""
         folder, _, name = key.rpartition("/")
         if name in HEADERS:
             where = str(self.root / key)
             try:
-                document = json.loads(found.to_bytes())
+                document = json.loads(found.tobytes())
             except (ValueError, RecursionError) as error:
                 raise DamagedDataError(f"{where}: is not JSON ({error!s:.200})") from None
             for below, described in layouts_in(document, name, where):
@@ -156,14 +185,12 @@ class PlainFolder(LocalStore):
         layout = self._layout_of(key)
         if layout is None:
             raise DamagedDataError(f"{self.root / key}: belongs to no array")
-        view = memoryview(found.as_numpy_array()).cast("B")
+        view = np.ascontiguousarray(found).data.cast("B")
         if layout.num_inner is None:
             self._check_payload(key, layout, view)
         elif byte_range is None:
             self._check_payloads(key, layout, view, lambda: np.arange(layout.num_inner or 0))
-        elif isinstance(byte_range, RangeByteRequest) and not (
-            layout.is_index_first and byte_range.start == 0
-        ):
+        elif hasattr(byte_range, "end") and not (layout.is_index_first and byte_range.start == 0):
             self._check_payload(key, layout, view)
 
     def _check_payloads(
