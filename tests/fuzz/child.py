@@ -106,10 +106,10 @@ def main(target: str, sound: Path, work: Path, seed: int, first: int, end: int) 
 
 if __name__ == "__main__":
     if sys.argv[1] == "make":
-        for name, target in TARGETS.items():
+        warnings.simplefilter("ignore")
+        for name in sys.argv[3:]:
             (Path(sys.argv[2]) / name).mkdir(parents=True)
-            warnings.simplefilter("ignore")
-            target.make(Path(sys.argv[2]) / name)
+            TARGETS[name].make(Path(sys.argv[2]) / name)
     elif sys.argv[1] == "replay":
         limit()
         found = use(sys.argv[2], Path(sys.argv[3]), Random(int(sys.argv[4])))

@@ -39,12 +39,12 @@ def environment() -> dict[str, str]:
 class Fuzz:
     """Runs cases of one target after another, and keeps what fails."""
 
-    def __init__(self, arguments: argparse.Namespace, folder: Path) -> None:
+    def __init__(self, arguments: argparse.Namespace, folder: Path, names: list[str]) -> None:
         self.options = arguments
         self.sound = folder / "sound"
         self.work = folder / "work"
         self.work.mkdir()
-        subprocess.run(command("make", self.sound), env=environment(), check=True)
+        subprocess.run(command("make", self.sound, *names), env=environment(), check=True)
         self.counts: dict[str, int] = {}
         self.faults: list[dict[str, Any]] = []
         self.most_growth = 0
@@ -143,11 +143,11 @@ def main() -> int:
     with tempfile.TemporaryDirectory(
         dir="/dev/shm" if Path("/dev/shm").is_dir() else None
     ) as folder:
-        fuzz = Fuzz(options, Path(folder))
         sys.path[:0] = [str(HERE), str(SOURCE)]
         from targets import TARGETS
 
         names = options.target or list(TARGETS)
+        fuzz = Fuzz(options, Path(folder), names)
         total = sum(TARGETS[name].weight for name in names)
         start = time.monotonic()
         # In turns, so that every format has had its share when time is up.

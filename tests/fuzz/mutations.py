@@ -113,9 +113,12 @@ def _other(rng: Random, value: Any) -> Any:
 
 def damage_json(rng: Random, data: bytes) -> bytes:
     """Return the text of a JSON value with faults in its structure, or else in its bytes."""
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError):  # it was damaged before
+        return damage_bytes(rng, data)
     if rng.random() < 0.2:
         return damage_bytes(rng, data)
-    value = json.loads(data)
     for _ in range(rng.choice((1, 1, 2, 3))):
         value = damage_value(rng, value)
     return json.dumps(value).encode()
@@ -137,9 +140,13 @@ def damage_tree(rng: Random, folder: Path) -> None:
         if not files:
             return
         file = rng.choice(files)
+        if file.stat().st_size > 2**24:
+            continue
         headers = [f for f in files if f.suffix == ".json" or f.name.startswith(".z")]
         if headers and rng.random() < 0.5:
             file = rng.choice(headers)
+            if file.stat().st_size > 2**24:
+                continue
         kind = rng.randrange(24)
         if kind == 0:
             file.unlink()
@@ -156,7 +163,7 @@ def damage_tree(rng: Random, folder: Path) -> None:
             os.truncate(file, 2**33)
         elif kind == 5:
             other = rng.choice(files)
-            if other.exists() and other.is_file():
+            if other.is_file() and other.stat().st_size <= 2**24:
                 file.write_bytes(other.read_bytes())
         else:
             damage_file(rng, file)

@@ -112,10 +112,12 @@ class RankPart:
 
     def renumber(self) -> None:
         """Number the steps by the positions of the loader, for a loader without a scheduler."""
-        if self.rows and int(self.table["epoch"].max()) >= _MOST_EPOCHS:
+        epochs = [self.place // PLACES_PER_EPOCH, *self.ends, *self.spans]
+        most = int(self.table["batch"].max(initial=0)) * self.places_per_batch
+        if max(epochs) >= _MOST_EPOCHS or most >= PLACES_PER_EPOCH:
             raise InvalidValueError(
-                f"{self.path}: has epoch {self.table['epoch'].max()}, which must be below "
-                f"{_MOST_EPOCHS}; remove this log from the audit"
+                f"{self.path}: has epoch {max(epochs)} and place {most} in it, which must be below "
+                f"{_MOST_EPOCHS} and {PLACES_PER_EPOCH}; remove this log from the audit"
             )
         self.is_renumbered = True
         self.table = self.table.copy()

@@ -33,11 +33,14 @@ def sample_at(store: Store, index: int) -> dict[str, Any]:
 def samples_at(store: Store, indices: NDArray[np.int64]) -> Arrays:
     """Return some samples, column by column; each chunk is read once."""
     columns = store.columns
-    out = make_out(columns, len(indices), None)
+    out: Arrays | None = None
     for chunk, places, rows in rows_by_part(indices, store.edges):
-        for name, array in store.read(chunk, rows).items():
+        found = store.read(chunk, rows)
+        # After the first chunk, which shows that columns are as large as a manifest says.
+        out = make_out(columns, len(indices), None) if out is None else out
+        for name, array in found.items():
             scatter(array, out[name], places)
-    return as_numbers(columns, out)
+    return as_numbers(columns, make_out(columns, 0, None) if out is None else out)
 
 
 def samples_in(arrays: Arrays) -> Iterator[dict[str, Any]]:
