@@ -15,6 +15,7 @@ import shutil
 import sys
 import traceback
 import warnings
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 
@@ -38,7 +39,9 @@ def damaged(sound: Path, place: Path, rng: Random, target: str) -> None:
     shutil.rmtree(place, ignore_errors=True)
     kinds = sorted(sound.iterdir())
     shutil.copytree(rng.choice(kinds), place)
-    TARGETS[target].damage(rng, place)
+    # What is damaged already may be beyond the next damage.
+    with suppress(ValueError, LookupError, TypeError, OSError, RecursionError):
+        TARGETS[target].damage(rng, place)
 
 
 def use(target: str, place: Path, rng: Random) -> str:

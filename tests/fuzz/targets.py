@@ -453,7 +453,7 @@ def _damage_log(rng: Random, folder: Path) -> None:
             number = rng.randrange(len(records))
             content = records[number]
             if content[:1] == b"\2" and rng.random() < 0.8:
-                content = b"\2" + json.dumps(damage_value(rng, json.loads(content[1:]))).encode()
+                content = b"\2" + damage_json(rng, content[1:])
             else:
                 content = damage_bytes(rng, content)
             records[number] = content

@@ -127,3 +127,21 @@ def test_numbers_that_no_run_reaches_are_damage(field: str, value: int, tmp_path
         log.record(**numbers, ids=[0])
     with pytest.raises(FeedlineError, match="neither a batch nor an event"):
         audit_logs([path])
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"epoch": 2**60, "step": 3}, {"epoch": 2**22, "step": 2**62}],
+    ids=["2**60 epochs", "2**22 epochs"],
+)
+def test_epochs_that_have_no_place_are_refused(fields: dict[str, int], tmp_path: Path) -> None:
+    # Found by fuzzing: the places of a loader without a clock overflowed.
+    for number, has_clock in enumerate((True, False)):
+        info = {"num_samples": 4}
+        path = tmp_path / f"run{number}" / "rank0.log"
+        with ConsumptionLog(path, rank=0, world_size=1, run=f"r{number}", info=info) as log:
+            log.event("start", has_clock=has_clock, place=0, places_per_batch=1)
+            log.record(epoch=0, step=0, batch=0, ids=[0])
+            log.event("epoch_end", **fields)
+    with pytest.raises(InvalidValueError, match="remove this log"):
+        audit_logs([tmp_path])

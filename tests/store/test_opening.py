@@ -247,3 +247,17 @@ def test_a_file_that_is_listed_twice_is_refused(again: str, tmp_path: Path) -> N
     path.write_text(json.dumps(manifest))
     with pytest.raises(FeedlineError, match=r"twice|without '\.\.'"):
         feedline.open(tmp_path / "data")
+
+
+@pytest.mark.parametrize("size", [2**40, 2**62])
+def test_columns_larger_than_their_file_are_refused_before_memory_is_taken(
+    size: int, tmp_path: Path
+) -> None:
+    # Found by fuzzing: a sample was allocated as metadata.json had it.
+    feedline.pack({"x": np.ones((6, 3), np.float32)}, tmp_path / "data", chunk_samples=3)
+    path = tmp_path / "data" / "metadata.json"
+    manifest = json.loads(path.read_text())
+    manifest["columns"][0]["shape"] = [size]
+    path.write_text(json.dumps(manifest))
+    with pytest.raises(FeedlineError, match=r"data"):
+        feedline.open(tmp_path / "data")[0]
