@@ -20,14 +20,14 @@ def open_plain(path: str | os.PathLike[str]) -> BinaryIO:
         >>> open_plain("/dev/null")
         Traceback (most recent call last):
             ...
-        feedline.errors.UnsafeDataError: /dev/null: must be a plain file, not a folder, a pipe or \
+        feedline.errors.UnsafeDataError: /dev/null: must be a file, not a folder, a pipe or \
 a device
     """
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | _BINARY)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise UnsafeDataError(
-                f"{os.fspath(path)}: must be a plain file, not a folder, a pipe or a device"
+                f"{os.fspath(path)}: must be a file, not a folder, a pipe or a device"
             )
         return open(descriptor, "rb")
     except BaseException:

@@ -138,7 +138,7 @@ def main() -> int:
         place = Path(options.replay)
         told = json.loads((place / "case.json").read_text())
         return subprocess.run(
-            command("replay", told["target"], place / "case", told["number"]), env=environment()
+            command("replay", told["target"], place / "case"), env=environment()
         ).returncode
     with tempfile.TemporaryDirectory(
         dir="/dev/shm" if Path("/dev/shm").is_dir() else None

@@ -114,6 +114,24 @@ def test_a_pipe_in_place_of_the_root_header_does_not_hang(copy_of: Callable[[str
         open_anndata(path)
 
 
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("damage", ["pipe", "sparse file"])
+def test_headers_beside_consolidated_ones_are_checked_too(
+    damage: str, copy_of: Callable[[str], Path]
+) -> None:
+    # Found by fuzzing: zarr itself does not read these.
+    path = copy_of("dense")
+    zarr.consolidate_metadata(path)
+    header = path / "X" / "zarr.json"
+    if damage == "pipe":
+        header.unlink()
+        os.mkfifo(header)
+    else:
+        os.truncate(header, 2**36)
+    with pytest.raises(FeedlineError, match=r"X/zarr\.json"):
+        open_anndata(path)
+
+
 def test_the_way_to_a_store_may_be_a_link(copy_of: Callable[[str], Path], tmp_path: Path) -> None:
     (tmp_path / "link.zarr").symlink_to(copy_of("chunks"))
     assert open_anndata(tmp_path / "link.zarr").shape[0] == NUM_ROWS

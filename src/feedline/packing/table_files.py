@@ -42,7 +42,7 @@ class ParquetFiles:
         chosen = selection
         for path in paths:
             with self._open(path) as file:
-                names = file.schema_arrow.names
+                names = _names_of(path, file.schema_arrow)
                 if selection is None and chosen is not None:
                     _refuse_other_columns(path, names, list(chosen))
                 chosen = select(chosen, names, str(path))
@@ -130,7 +130,8 @@ class _TextFiles(ABC):
                     schema = table.schema if schema is None else schema
                     skip = min(max(start - num_seen, 0), table.num_rows)
                     if skip < table.num_rows:
-                        selection = select(self._selection, table.column_names, str(path))
+                        names = _names_of(path, table.schema)
+                        selection = select(self._selection, names, str(path))
                         yield _batch(path, row + skip, table.slice(skip), selection)
                     num_seen += table.num_rows
                     row += table.num_rows
@@ -200,7 +201,8 @@ class CsvFiles(_TextFiles):
         line = re.match(rb'(?:"[^"]*+"|[^"\r\n])*+(?:\r\n?|\n|$)', first)
         end = line.end() if line else len(first)
         try:
-            self._names = csv.read_csv(self._arrow.BufferReader(first[:end])).column_names
+            header = csv.read_csv(self._arrow.BufferReader(first[:end]))
+            self._names = _names_of(path, header.schema)
         except self._arrow.ArrowException as error:
             raise SourceFault(
                 f"{path}: its first line must name the columns ({error}); add a header"
@@ -298,6 +300,15 @@ def to_array(where: str, row: int, name: str, values: Any) -> NDArray[Any]:
         )
     numbers = array.to_numpy(zero_copy_only=False)
     return as_column(where, row, name, numbers.reshape(shape))
+
+
+def _names_of(path: Path, schema: Any) -> list[str]:
+    try:
+        return list(schema.names)
+    except UnicodeDecodeError:
+        raise SourceFault(
+            f"{path}: the name of a column is not UTF-8; rename it, or write the file again"
+        ) from None
 
 
 def _refuse_other_columns(path: Path, names: list[str], expected: list[str]) -> None:

@@ -129,8 +129,9 @@ class ZarrArray:
         self._may_lack = may_lack
         self._decoder: tuple[int, Any] | None = None
         self._checked: dict[int, NDArray[np.bool_]] = {}
-        self._header = Path(array.store.root) / array.path / _HEADERS[array.metadata.zarr_format]
-        self._header_stamp, self._header_bytes = self._stamp(), self._header.read_bytes()
+        name = f"{array.path}/{_HEADERS[array.metadata.zarr_format]}".lstrip("/")
+        self._header = Path(array.store.root) / name
+        self._header_stamp, self._header_bytes = self._stamp(), array.store.checks.read(name)
 
     def decoder(self) -> Any:
         """Return the array as this process decodes it."""
@@ -152,10 +153,9 @@ class ZarrArray:
         """
         self._header_stamp = self._stamp()
         self._checked.clear()
-        try:
-            return bool(self._header.read_bytes() == self._header_bytes)
-        except OSError:
-            return False
+        root = Path(self.array.store.root)
+        found = self.array.store.checks.read(self._header.relative_to(root).as_posix())
+        return bool(found == self._header_bytes)
 
     def _stamp(self) -> tuple[int, ...]:
         try:

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.errors import DamagedDataError, UnsafeDataError
+from feedline.plain_file import read_plain
 from feedline.store.decoded_size import SLACK, check_decoded, decode
 from feedline.store.mapped import open_without_waiting
 from feedline.store.zarr_layout import ZarrLayout, layouts_in
@@ -95,6 +96,12 @@ class FileChecks:
         self.root = root
         self._layouts: dict[str, ZarrLayout] = {}
         self._plain: set[str] = set()
+
+    def read(self, key: str) -> bytes | None:
+        """Return the bytes of a header, or None if there is none."""
+        if self.status_of(key) is None:
+            return None
+        return read_plain(self.root / key, _MAX_HEADER_BYTES)
 
     def check_chunk(self, key: str, inner: Callable[[], NDArray[np.int64]]) -> bool:
         """Check a file that others will decode; return whether it is there.
