@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from feedline.errors import FeedlineError
 from feedline.packing import FORMATS, pack
 from feedline.store import FolderStore
 from pack_data import list_chunks, make_arrays, read_chunk, read_folder
@@ -155,3 +156,16 @@ def test_npy_chunks_are_folders_with_a_file_for_each_column(tmp_path: Path) -> N
     ]
     np.testing.assert_array_equal(np.load(chunk / "b" / "c.npy"), np.ones((3, 2)))
     assert set(read_chunk(chunk)) == {"a", "b/c"}
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("x.jsonl", b'{"\xe3": 1}\n{"\xe3": 2}\n'), ("x.csv", b"\xe3,b\n1,2\n")],
+)
+def test_a_column_name_that_is_not_utf8_is_refused(
+    name: str, content: bytes, tmp_path: Path
+) -> None:
+    # Found by fuzzing: pyarrow raises UnicodeDecodeError when it is asked for the name.
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(FeedlineError, match=rf"{name}.*(UTF-?8|utf-8)"):
+        pack(tmp_path / name, tmp_path / "out", progress=False)
