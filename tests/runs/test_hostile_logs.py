@@ -118,13 +118,11 @@ def test_pipes_and_devices_are_no_logs(call: Any, tmp_path: Path) -> None:
             inspect_path(path)
 
 
-@pytest.mark.parametrize("field", ["epoch", "step", "batch"])
-@pytest.mark.parametrize("value", [-1, 2**63 - 1])
-def test_numbers_that_no_run_reaches_are_damage(field: str, value: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("epoch", [-1, 2**63 - 1])
+def test_epochs_that_no_run_reaches_are_damage(epoch: int, tmp_path: Path) -> None:
     path = tmp_path / "rank0.log"
-    numbers = {"epoch": 0, "step": 0, "batch": 0, field: value}
     with ConsumptionLog(path, rank=0, world_size=1, info={"num_samples": 4}) as log:
-        log.record(**numbers, ids=[0])
+        log.record(epoch=epoch, step=0, batch=0, ids=[0])
     with pytest.raises(FeedlineError, match="neither a batch nor an event"):
         audit_logs([path])
 

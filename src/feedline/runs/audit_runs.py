@@ -114,7 +114,8 @@ class RankPart:
         """Number the steps by the positions of the loader, for a loader without a scheduler."""
         epochs = [self.place // PLACES_PER_EPOCH, *self.ends, *self.spans]
         most = int(self.table["batch"].max(initial=0)) * self.places_per_batch
-        if max(epochs) >= _MOST_EPOCHS or most >= PLACES_PER_EPOCH:
+        is_below = int(self.table["batch"].min(initial=0)) < 0
+        if max(epochs) >= _MOST_EPOCHS or most >= PLACES_PER_EPOCH or is_below:
             raise InvalidValueError(
                 f"{self.path}: has epoch {max(epochs)} and place {most} in it, which must be below "
                 f"{_MOST_EPOCHS} and {PLACES_PER_EPOCH}; remove this log from the audit"

@@ -38,7 +38,7 @@ _LENGTH = struct.Struct("<I")
 _START = f'{{"format":"{FORMAT}",'.encode()
 _BATCH, _EVENT = 1, 2
 _HAS_MARKS = 1
-_MOST = 2**62
+_MOST_EPOCHS = 2**62
 # The kind, what it has, the number of samples; epoch, step, batch, and seconds of waiting.
 _HEAD = struct.Struct("<BBxxIqqqd")
 
@@ -150,7 +150,7 @@ def decode(content: bytes, path: Path, end: int) -> LogEntry:
             if num_marks:
                 packed = np.frombuffer(content, np.uint8, num_marks, _HEAD.size + 8 * count)
                 marks = np.unpackbits(packed, count=count).view(np.bool_)
-            if min(epoch, step, batch) >= 0 and max(epoch, step, batch) <= _MOST:
+            if 0 <= epoch <= _MOST_EPOCHS:
                 return LoggedBatch(epoch, step, batch, ids, marks, wait)
     if kind == _EVENT:
         try:
