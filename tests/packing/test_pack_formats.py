@@ -169,3 +169,12 @@ def test_a_column_name_that_is_not_utf8_is_refused(
     (tmp_path / name).write_bytes(content)
     with pytest.raises(FeedlineError, match=rf"{name}.*(UTF-?8|utf-8)"):
         pack(tmp_path / name, tmp_path / "out", progress=False)
+
+
+def test_a_parquet_file_whose_footer_has_other_rows_than_its_groups_is_refused(
+    tmp_path: Path,
+) -> None:
+    # Found by fuzzing: IndexError.
+    path = Path(__file__).parent.parent / "fuzz" / "kept" / "rows-without-groups.parquet"
+    with pytest.raises(FeedlineError, match="but its footer says"):
+        pack(path, tmp_path / "out", progress=False)

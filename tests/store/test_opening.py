@@ -261,3 +261,15 @@ def test_columns_larger_than_their_file_are_refused_before_memory_is_taken(
     path.write_text(json.dumps(manifest))
     with pytest.raises(FeedlineError, match=r"data"):
         feedline.open(tmp_path / "data")[0]
+
+
+@pytest.mark.parametrize("num", [0, 2])
+def test_columns_are_named_once_and_at_least_one(num: int, tmp_path: Path) -> None:
+    # Found by fuzzing: without columns, a sample was a StopIteration.
+    feedline.pack({"x": np.ones(6)}, tmp_path / "data")
+    path = tmp_path / "data" / "metadata.json"
+    manifest = json.loads(path.read_text())
+    manifest["columns"] *= num
+    path.write_text(json.dumps(manifest))
+    with pytest.raises(FeedlineError, match="at least one column, and each once"):
+        feedline.open(tmp_path / "data")[0]

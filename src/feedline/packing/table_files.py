@@ -46,7 +46,7 @@ class ParquetFiles:
                 if selection is None and chosen is not None:
                     _refuse_other_columns(path, names, list(chosen))
                 chosen = select(chosen, names, str(path))
-                self._num_rows.append(file.metadata.num_rows)
+                self._num_rows.append(_num_rows_in(path, file.metadata))
         assert chosen is not None
         self._selection = chosen
         self.num_rows = self.num_rows_guess = sum(self._num_rows)
@@ -300,6 +300,17 @@ def to_array(where: str, row: int, name: str, values: Any) -> NDArray[Any]:
         )
     numbers = array.to_numpy(zero_copy_only=False)
     return as_column(where, row, name, numbers.reshape(shape))
+
+
+def _num_rows_in(path: Path, metadata: Any) -> int:
+    groups = (metadata.row_group(number) for number in range(metadata.num_row_groups))
+    num_rows = sum(int(group.num_rows) for group in groups)
+    if num_rows != metadata.num_rows:
+        raise SourceFault(
+            f"{path}: has {several(num_rows, 'row')} in its row groups, but its footer says "
+            f"{metadata.num_rows}; write the file again"
+        )
+    return num_rows
 
 
 def _names_of(path: Path, schema: Any) -> list[str]:

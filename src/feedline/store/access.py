@@ -27,7 +27,8 @@ _MOST_COLUMNS = 8
 def sample_at(store: Store, index: int) -> dict[str, Any]:
     """Return one sample: a value or an array for each column."""
     number = check_index(index, store.num_samples)
-    return next(samples_in(samples_at(store, np.array([number]))))
+    found = samples_at(store, np.array([number]))
+    return {name: values[0] for name, values in found.items()}
 
 
 def samples_at(store: Store, indices: NDArray[np.int64]) -> Arrays:

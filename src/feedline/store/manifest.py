@@ -224,4 +224,9 @@ def _columns_of(path: Path, listed: Any) -> dict[str, Column] | None:
         raise DamagedDataError(
             f"{path}: 'columns' must be a list of objects with name, dtype and shape ({error!r})"
         ) from None
-    return {column.name: column for column in columns}
+    found = {column.name: column for column in columns}
+    if not found or len(found) < len(columns):
+        raise DamagedDataError(
+            f"{path}: 'columns' must name at least one column, and each once; pack again"
+        )
+    return found
