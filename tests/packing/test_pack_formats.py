@@ -178,3 +178,10 @@ def test_a_parquet_file_whose_footer_has_other_rows_than_its_groups_is_refused(
     path = Path(__file__).parent.parent / "fuzz" / "kept" / "rows-without-groups.parquet"
     with pytest.raises(FeedlineError, match="but its footer says"):
         pack(path, tmp_path / "out", progress=False)
+
+
+def test_a_parquet_file_with_a_column_name_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
+    # Found by fuzzing, as above.
+    path = Path(__file__).parent.parent / "fuzz" / "kept" / "name-not-utf8.parquet"
+    with pytest.raises(FeedlineError, match="not UTF-8"):
+        pack(path, tmp_path / "out", progress=False)

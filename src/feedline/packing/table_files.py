@@ -91,6 +91,8 @@ class ParquetFiles:
                 yield file
         except OSError as error:
             raise PackError(f"{path}: cannot be read ({error!s:.300})") from None
+        except UnicodeDecodeError:
+            raise _not_text(path) from None
         except self._arrow.ArrowException as error:
             raise SourceFault(
                 f"{path}: cannot be read ({error!s:.300}); check that it is a complete parquet file"
@@ -317,9 +319,13 @@ def _names_of(path: Path, schema: Any) -> list[str]:
     try:
         return list(schema.names)
     except UnicodeDecodeError:
-        raise SourceFault(
-            f"{path}: the name of a column is not UTF-8; rename it, or write the file again"
-        ) from None
+        raise _not_text(path) from None
+
+
+def _not_text(path: Path) -> SourceFault:
+    return SourceFault(
+        f"{path}: the name of a column is not UTF-8; rename it, or write the file again"
+    )
 
 
 def _refuse_other_columns(path: Path, names: list[str], expected: list[str]) -> None:
