@@ -181,7 +181,7 @@ class Cursor:
             temporary.replace(path)
         except BaseException as error:
             temporary.unlink(missing_ok=True)
-            if isinstance(error, OSError) and error.filename is None:
+            if isinstance(error, OSError) and error.errno and error.filename is None:
                 # A full disk is told without a name.
                 error.filename = os.fspath(path)
             raise
