@@ -16,10 +16,11 @@ import pytest
 PACKAGE = "feedline"
 SOURCE = Path(__file__).resolve().parent.parent / "src" / PACKAGE
 
-# {errors, lazy, words} ← {plan, store} ← {feed, packing} ← {steps, chunks} ← runs
+# {errors, lazy, words} ← plain_file ← {plan, store} ← {feed, packing} ← {steps, chunks} ← runs
 # ← {torch, jax, report} ← {trainers, compat} ← cli
 LAYERS = (
     ("errors", "lazy", "words"),
+    ("plain_file",),
     ("plan", "store"),
     ("feed", "packing"),
     ("steps", "chunks"),
@@ -42,7 +43,7 @@ FRAMEWORKS = (
     *("pandas", "polars", "pyarrow", "zarr", "scipy", "sklearn", "anndata", "h5py", "datasets"),
 )
 FRAMEWORK_FREE = {
-    *(ROOT, "errors", "lazy", "words", "plan", "store", "packing", "feed"),
+    *(ROOT, "errors", "lazy", "plain_file", "words", "plan", "store", "packing", "feed"),
     *("steps", "chunks", "runs"),
 }
 

@@ -126,7 +126,7 @@ REFUSED = {
     "plan file-folder.yaml": "run.yaml",
     "plan bad-folder.yaml": "damaged/metadata.json: ",
     "plan no-lengths.yaml": "none.npy: does not exist",
-    "plan bad-lengths.yaml": "garbage.pt: cannot be read",
+    "plan bad-lengths.yaml": "garbage.pt: begins with",
     # Sizes and places.
     "plan run.yaml --ranks 0": "--ranks=0 must be at least 1",
     "plan run.yaml --ranks -4": "--ranks=-4 must be at least 1",

@@ -63,7 +63,9 @@ def test_an_interrupt_is_told_and_exits_with_130(
 def test_what_memory_cannot_hold_is_told(tmp_path: Path) -> None:
     with ConsumptionLog(tmp_path / "a.log", rank=0, world_size=1) as log:
         log.record(epoch=0, step=0, batch=0, ids=[0])
-    check_refused(invoke("audit", tmp_path, "--samples", 2**48), "out of memory")
+    config = tmp_path / "run.yaml"
+    config.write_text(f"batch_size: 1\ndata: {{samples: {2**47}}}\n")
+    check_refused(invoke("audit", tmp_path, "--config", config), "out of memory")
 
 
 def test_tables_are_not_cut_where_nobody_looks(tmp_path: Path) -> None:

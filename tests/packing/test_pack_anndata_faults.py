@@ -256,7 +256,7 @@ def test_pickles_are_not_read(tmp_path: Path) -> None:
     metadata = json.loads(path.read_text())
     metadata["filters"].append({"id": "pickle", "protocol": 4})
     path.write_text(json.dumps(metadata))
-    with pytest.raises(UnsafeDataError, match="encoded with pickle"):
+    with pytest.raises(UnsafeDataError, match="encoded with 'pickle'"):
         pack_anndata(folder, tmp_path / "out")
 
 

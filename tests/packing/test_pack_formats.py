@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from feedline.errors import FeedlineError
 from feedline.packing import FORMATS, pack
 from feedline.store import FolderStore
 from pack_data import list_chunks, make_arrays, read_chunk, read_folder
@@ -155,3 +156,32 @@ def test_npy_chunks_are_folders_with_a_file_for_each_column(tmp_path: Path) -> N
     ]
     np.testing.assert_array_equal(np.load(chunk / "b" / "c.npy"), np.ones((3, 2)))
     assert set(read_chunk(chunk)) == {"a", "b/c"}
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("x.jsonl", b'{"\xe3": 1}\n{"\xe3": 2}\n'), ("x.csv", b"\xe3,b\n1,2\n")],
+)
+def test_a_column_name_that_is_not_utf8_is_refused(
+    name: str, content: bytes, tmp_path: Path
+) -> None:
+    # Found by fuzzing: pyarrow raises UnicodeDecodeError when it is asked for the name.
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(FeedlineError, match=rf"{name}.*(UTF-?8|utf-8)"):
+        pack(tmp_path / name, tmp_path / "out", progress=False)
+
+
+def test_a_parquet_file_whose_footer_has_other_rows_than_its_groups_is_refused(
+    tmp_path: Path,
+) -> None:
+    # Found by fuzzing: IndexError.
+    path = Path(__file__).parent.parent / "fuzz" / "kept" / "rows-without-groups.parquet"
+    with pytest.raises(FeedlineError, match="but its footer says"):
+        pack(path, tmp_path / "out", progress=False)
+
+
+def test_a_parquet_file_with_a_column_name_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
+    # Found by fuzzing, as above.
+    path = Path(__file__).parent.parent / "fuzz" / "kept" / "name-not-utf8.parquet"
+    with pytest.raises(FeedlineError, match="not UTF-8"):
+        pack(path, tmp_path / "out", progress=False)

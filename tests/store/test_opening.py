@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import shutil
@@ -279,3 +280,42 @@ def test_sound_files_that_are_not_arrow_files_are_told_as_what_they_are(tmp_path
     with pa.ipc.open_stream(tmp_path / "stream.arrow") as stream:
         pyarrow.feather.write_feather(stream.read_all(), tmp_path / "file.arrow")
     assert feedline.open(tmp_path / "file.arrow")[:]["x"].tolist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize("again", ["{}", "./{}", "x/../{}"])
+def test_a_file_that_is_listed_twice_is_refused(again: str, tmp_path: Path) -> None:
+    feedline.pack({"x": np.arange(6)}, tmp_path / "data", chunk_samples=3)
+    path = tmp_path / "data" / "metadata.json"
+    manifest = json.loads(path.read_text())
+    entry = manifest["batch_files"][0]
+    manifest["batch_files"].append({**entry, "path": again.format(entry["path"])})
+    manifest["total_samples"] += entry["samples"]
+    path.write_text(json.dumps(manifest))
+    with pytest.raises(FeedlineError, match=r"twice|without '\.\.'"):
+        feedline.open(tmp_path / "data")
+
+
+@pytest.mark.parametrize("size", [2**40, 2**62])
+def test_columns_larger_than_their_file_are_refused_before_memory_is_taken(
+    size: int, tmp_path: Path
+) -> None:
+    # Found by fuzzing: a sample was allocated as metadata.json had it.
+    feedline.pack({"x": np.ones((6, 3), np.float32)}, tmp_path / "data", chunk_samples=3)
+    path = tmp_path / "data" / "metadata.json"
+    manifest = json.loads(path.read_text())
+    manifest["columns"][0]["shape"] = [size]
+    path.write_text(json.dumps(manifest))
+    with pytest.raises(FeedlineError, match=r"data"):
+        feedline.open(tmp_path / "data")[0]
+
+
+@pytest.mark.parametrize("num", [0, 2])
+def test_columns_are_named_once_and_at_least_one(num: int, tmp_path: Path) -> None:
+    # Found by fuzzing: without columns, a sample was a StopIteration.
+    feedline.pack({"x": np.ones(6)}, tmp_path / "data")
+    path = tmp_path / "data" / "metadata.json"
+    manifest = json.loads(path.read_text())
+    manifest["columns"] *= num
+    path.write_text(json.dumps(manifest))
+    with pytest.raises(FeedlineError, match="at least one column, and each once"):
+        feedline.open(tmp_path / "data")[0]

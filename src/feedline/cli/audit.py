@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from feedline.cli.configs import PATH, load_config, naming, samples_option
-from feedline.cli.printing import Outcome, Styled, command, one_line, print_table
+from feedline.cli.printing import Outcome, Styled, command, echo, one_line, print_table, secho
 from feedline.errors import InvalidValueError, check_integer
 from feedline.words import several
 
@@ -74,7 +74,7 @@ def audit(
     def show() -> None:
         print_result(result, planned)
         if config is None and any(epoch.num_repeated for epoch in result.epochs):
-            click.echo(
+            echo(
                 "If samples may come more than once in an epoch, as in a mixture with weights, "
                 "use --config."
             )
@@ -158,18 +158,18 @@ def print_result(result: AuditResult, planned: Planned | None = None) -> None:
     print_table("Epochs", of_epochs, rows)
     for run in result.runs:
         for fault in _faults_of_run(run):
-            click.echo(f"run {one_line(run.name)}: {fault}")
+            echo(f"run {one_line(run.name)}: {fault}")
     for epoch in result.epochs:
         for fault in _faults_of_epoch(epoch, planned):
-            click.echo(f"epoch {epoch.epoch}: {fault}")
+            echo(f"epoch {epoch.epoch}: {fault}")
     total = sum(epoch.num_once for epoch in result.epochs)
     if result.ok:
-        click.secho(f"audit: {several(total, 'sample')}, each {how}", fg="green", bold=True)
+        secho(f"audit: {several(total, 'sample')}, each {how}", fg="green", bold=True)
     else:
         if planned is not None and planned.begins_alike is False:
             hint = "no rank began like its plan; is this the config of this training?"
-            click.echo(f"{one_line(planned.config)}: {hint}")
-        click.secho("audit: failed", fg="red", bold=True)
+            echo(f"{one_line(planned.config)}: {hint}")
+        secho("audit: failed", fg="red", bold=True)
 
 
 def _describe_epoch(epoch: EpochAudit, planned: Planned | None) -> dict[str, Any]:

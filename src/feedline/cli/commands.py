@@ -17,7 +17,7 @@ from typing import Any
 import click
 
 from feedline import __version__
-from feedline.cli.printing import one_line
+from feedline.cli.printing import echo, one_line
 from feedline.errors import FeedlineError
 
 # Each is imported when it is run, from the module of its name: help must not wait for numpy.
@@ -112,7 +112,7 @@ def _failing(given: dict[str, str]) -> Iterator[None]:
     except MemoryError as error:
         raise _Failure(f"out of memory; use a smaller batch or budget ({error})") from None
     except KeyboardInterrupt:
-        click.echo("Interrupted.", err=True)
+        echo("Interrupted.", err=True)
         sys.exit(130)
     except BrokenPipeError:
         raise

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from feedline.cli.audit import describe, is_good, print_result
-from feedline.cli.printing import make_console
+from feedline.cli.printing import echo, make_console
 from feedline.errors import InvalidValueError
 
 if TYPE_CHECKING:
@@ -76,11 +76,11 @@ def demo(
             write_report(report_logs([place / "logs"], title=title), target)
             seconds = time.monotonic() - start
     except KeyboardInterrupt:
-        click.echo("Interrupted; all processes of the demo have ended.", err=True)
+        echo("Interrupted; all processes of the demo have ended.", err=True)
         sys.exit(130)
     if as_json:
         more = {"seconds": round(seconds, 1), "report": str(target)}
-        click.echo(json.dumps({**describe(result), **more}))
+        echo(json.dumps({**describe(result), **more}))
     else:
         print_result(result)
         text = f"The demo took {seconds:.0f} seconds. Open its report: {target}"

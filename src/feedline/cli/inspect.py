@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from feedline.cli.configs import PATH, load_config
-from feedline.cli.printing import Outcome, command, format_time, one_line, print_table
+from feedline.cli.printing import Outcome, command, echo, format_time, one_line, print_table
 from feedline.errors import InvalidValueError
 from feedline.words import several
 
@@ -56,7 +56,7 @@ def inspect(path: Path, against: Path | None) -> Outcome:
         fit = compare(found.cursor, load_config(against))
 
     def show() -> None:
-        click.echo(f"{path}: {found.kind}")
+        echo(f"{path}: {found.kind}")
         _print_facts(found.facts, indent=2)
         if fit is not None:
             _print_fit(fit, against)
@@ -71,12 +71,12 @@ def _print_facts(facts: Mapping[str, Any], indent: int) -> None:
     tables = {name: value for name, value in facts.items() if _is_table(value)}
     for name, value in islice(facts.items(), _MOST_ROWS):
         if isinstance(value, Mapping):
-            click.echo(f"{'':{indent}}{one_line(name)}:{'' if value else ' nothing'}")
+            echo(f"{'':{indent}}{one_line(name)}:{'' if value else ' nothing'}")
             _print_facts(value, indent + 2)
         elif name not in tables:
-            click.echo(f"{'':{indent}}{one_line(name)}: {_shown(name, value)}")
+            echo(f"{'':{indent}}{one_line(name)}: {_shown(name, value)}")
     if len(facts) > _MOST_ROWS:
-        click.echo(f"{'':{indent}}and {len(facts) - _MOST_ROWS:,} more; --json has all")
+        echo(f"{'':{indent}}and {len(facts) - _MOST_ROWS:,} more; --json has all")
     for name, rows in tables.items():
         _print_rows(name, [_brief(row) for row in rows] if name == "logs" else rows, indent)
 
@@ -90,7 +90,7 @@ def _print_rows(name: str, rows: list[Mapping[str, Any]], indent: int) -> None:
     print_table(name, [key.replace("_", " ") for key in keys], cells, indent=indent)
     if len(rows) > len(shown):
         more = f"{len(rows) - len(shown):,} more between the first and the last {half}"
-        click.echo(f"{'':{indent}}and {more}; --json has all")
+        echo(f"{'':{indent}}and {more}; --json has all")
 
 
 def _brief(log: Mapping[str, Any]) -> dict[str, Any]:
@@ -128,11 +128,11 @@ def _shown(name: str, value: Any) -> str:
 def _print_fit(fit: Fit, against: Path | None) -> None:
     if fit.is_fit:
         left = several(fit.num_batches_left or 0, "batch", "batches")
-        click.echo(f"fits {against}: {left} of the epoch left")
+        echo(f"fits {against}: {left} of the epoch left")
         return
-    click.echo(f"does not fit {against}")
+    echo(f"does not fit {against}")
     if not fit.differences:
-        click.echo(f"  {fit.reason}")
+        echo(f"  {fit.reason}")
         return
     rows = [(name, f"{old!s:.60}", f"{new!s:.60}") for name, (old, new) in fit.differences.items()]
     print_table("", ("field", "in the checkpoint", "in the config"), rows)

@@ -13,7 +13,7 @@ import click
 from click.core import ParameterSource
 
 from feedline.cli.configs import PATH
-from feedline.cli.printing import Outcome, command
+from feedline.cli.printing import Outcome, command, echo
 from feedline.errors import FeedlineError, InvalidValueError
 from feedline.words import several
 
@@ -150,13 +150,13 @@ def pack(
         result = run(sources, folder, shuffle, options)
     except KeyboardInterrupt:
         rest = "nothing was written" if is_for_anndata else "the same command resumes from here"
-        click.echo(f"Interrupted; {rest}.", err=True)
+        echo(f"Interrupted; {rest}.", err=True)
         sys.exit(130)
     described = dataclasses.asdict(result)
     if not is_for_anndata:
         described["columns"] = [column.describe() for column in result.columns]
     lines = _anndata_lines(result) if is_for_anndata else _table_lines(result)
-    return Outcome(described, lambda: None if quiet else click.echo("\n".join(lines)))
+    return Outcome(described, lambda: None if quiet else echo("\n".join(lines)))
 
 
 def _are_anndata(sources: tuple[str, ...]) -> bool:

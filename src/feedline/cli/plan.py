@@ -6,10 +6,8 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-
 from feedline.cli import configs
-from feedline.cli.printing import Outcome, command, print_table
+from feedline.cli.printing import Outcome, command, echo, print_table
 
 if TYPE_CHECKING:
     from feedline.runs.dry_run import DryRun
@@ -57,27 +55,25 @@ def _print(report: PlanReport, resized: DryRun | None) -> None:
         last = f", the last of {report.num_batches_in_last_step:,}"
     per_step = several(report.grad_acc_steps, "batch", "batches")
     samples, ranks = several(report.num_samples, "sample"), several(report.ranks, "rank")
-    click.echo(f"{report.kind}: {samples} on {ranks}, batches of {report.batch_size:,}")
-    click.echo(f"  epoch {report.epoch}: {several(report.num_positions, 'position')}")
-    click.echo(f"  batches per rank: {report.num_batches:,}, equal on all ranks")
-    click.echo(f"  steps: {report.num_steps:,} of {per_step}{last}")
+    echo(f"{report.kind}: {samples} on {ranks}, batches of {report.batch_size:,}")
+    echo(f"  epoch {report.epoch}: {several(report.num_positions, 'position')}")
+    echo(f"  batches per rank: {report.num_batches:,}, equal on all ranks")
+    echo(f"  steps: {report.num_steps:,} of {per_step}{last}")
     epochs, steps = several(report.epochs, "epoch"), several(report.num_steps_of_run, "step")
-    click.echo(f"  run: {epochs}, {steps}")
-    click.echo(
-        f"  tail {report.tail}: {report.num_dropped:,} dropped, {report.num_padded:,} padded"
-    )
+    echo(f"  run: {epochs}, {steps}")
+    echo(f"  tail {report.tail}: {report.num_dropped:,} dropped, {report.num_padded:,} padded")
     if report.reads is not None:
-        click.echo(
+        echo(
             f"  chunks: {report.num_chunks:,}, {report.preload:,} in a window; a rank reads "
             f"{_fewest_to_most(report.reads)}, all ranks {report.reads.total:,}"
         )
     cost = report.cost
-    click.echo(f"  memory of the plan: {bytes_in_words(cost.plan_bytes)} of lists")
+    echo(f"  memory of the plan: {bytes_in_words(cost.plan_bytes)} of lists")
     if cost.bytes_per_sample is not None:
         window = (
             "" if cost.window_bytes is None else f"window {bytes_in_words(cost.window_bytes)}, "
         )
-        click.echo(
+        echo(
             f"  data: {window}batch {bytes_in_words(cost.batch_bytes)}, step "
             f"{bytes_in_words(cost.step_bytes)}, epoch {bytes_in_words(cost.epoch_bytes)}"
         )
@@ -106,7 +102,7 @@ def _print_resized(run: DryRun) -> None:
     print_table("Resized during the epoch", header, rows)
     found = run.coverage
     how = "every sample counted" if found.is_counted else "by counts"
-    click.echo(
+    echo(
         f"  coverage, {how}: {found.num_consumed:,} of {several(found.num_positions, 'position')}, "
         f"{found.num_repeated:,} repeated, {found.num_missing:,} missing, "
         f"{found.num_dropped:,} dropped, {found.num_padded:,} padded"
@@ -118,7 +114,7 @@ def _print_naive(naive: NaiveSharding | None) -> None:
     from feedline.words import several
 
     if naive is None:
-        click.echo("  naive sharding: not modelled for batches of several sizes")
+        echo("  naive sharding: not modelled for batches of several sizes")
         return
     fewest = several(naive.fewest_batches, "batch", "batches")
     end = f"{fewest} on all ranks"
@@ -128,7 +124,7 @@ def _print_naive(naive: NaiveSharding | None) -> None:
             f"{naive.most_batches:,} on others; {several(naive.num_waiting_ranks, 'rank')} would "
             "wait forever"
         )
-    click.echo(
+    echo(
         f"  naive sharding would have {naive.num_repeated:,} repeated and {naive.num_lost:,} "
         f"lost; {end}"
     )

@@ -53,6 +53,16 @@ class Styled(NamedTuple):
     style: str
 
 
+def echo(text: object = "", *, err: bool = False) -> None:
+    """Print lines; a name from a file cannot move the cursor, or turn what is read around."""
+    click.echo(escaped(str(text)), err=err)
+
+
+def secho(text: str, *, fg: str, bold: bool = False) -> None:
+    """Print lines in a colour, as `echo` does."""
+    click.secho(escaped(text), fg=fg, bold=bold)
+
+
 def print_json(result: Any) -> None:
     """Print a result as one line of JSON; a number that JSON does not have is null."""
     text = json.dumps(result, default=_plain)
@@ -82,12 +92,17 @@ def print_table(
 
     # As text, because a name in brackets would be taken for a style.
     table = Table(
-        title=Text(title) if title else None, title_justify="left", box=None, pad_edge=False
+        title=Text(one_line(title)) if title else None,
+        title_justify="left",
+        box=None,
+        pad_edge=False,
     )
     listed = [list(row) for row in rows]
     for number, name in enumerate(header):
         is_numeric = all(_is_number_or_none(row[number]) for row in listed)
-        table.add_column(Text(name), justify="right" if is_numeric else "left", no_wrap=True)
+        table.add_column(
+            Text(one_line(name)), justify="right" if is_numeric else "left", no_wrap=True
+        )
     for row in listed:
         cells = (value if isinstance(value, Styled) else Styled(value, "") for value in row)
         table.add_row(*(Text(_shown(value), style) for value, style in cells))
@@ -103,6 +118,18 @@ def one_line(text: str) -> str:
     """
     joined = " ".join(text.split())
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in joined)
+
+
+def escaped(text: str) -> str:
+    r"""Return lines of text, with every character that a terminal would obey written out.
+
+    Examples:
+        >>> escaped("a\x1b]0;title\x07\nb\u202e")
+        'a\\x1b]0;title\\x07\nb\\u202e'
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
 
 
 def format_time(seconds: Any) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from feedline.cli.configs import config_argument, epoch_option, load_config
-from feedline.cli.printing import Outcome, command, print_table
+from feedline.cli.printing import Outcome, command, echo, print_table
 
 
 @command
@@ -37,7 +37,7 @@ def quality(config: Path, epoch: int, strict: bool) -> Outcome:
     described |= {"is_good": found.is_good, "verdict": verdict}
 
     def show() -> None:
-        click.echo(
+        echo(
             f"{run.kind}, epoch {epoch}: {found.num_measured:,} of {found.num_positions:,} "
             f"positions: {verdict}"
         )

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from feedline.cli import configs
-from feedline.cli.printing import Outcome, command
+from feedline.cli.printing import Outcome, command, echo
 from feedline.errors import InvalidValueError
 
 
@@ -80,7 +80,7 @@ def report(
     written = write_report(made, output)
     return Outcome(
         {"output": written, **made.to_dict()},
-        lambda: click.echo(f"{written}: {made.verdict.text}"),
+        lambda: echo(f"{written}: {made.verdict.text}"),
     )
 
 

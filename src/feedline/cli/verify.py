@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from feedline.cli.configs import PATH
-from feedline.cli.printing import Outcome, command
+from feedline.cli.printing import Outcome, command, echo
 from feedline.errors import InvalidValueError
 from feedline.words import several
 
@@ -45,14 +45,14 @@ def verify(folder: Path, threads: int | None, quiet: bool) -> Outcome:
 
 def _print(result: VerifyResult, quiet: bool) -> None:
     for fault in result.faults:
-        click.echo(fault.text, err=True)
+        echo(fault.text, err=True)
     if quiet:
         return
     if result.num_unchecked:
-        click.echo(
+        echo(
             f"{result.num_unchecked:,} of {several(result.num_chunks, 'chunk')} without a "
             "checksum, so changed values would not be detected; pack again to add checksums"
         )
     verdict = "all is well" if result.ok else f"{several(len(result.faults), 'fault')}"
     counts = f"{several(result.num_samples, 'sample')} in {several(result.num_chunks, 'chunk')}"
-    click.echo(f"{result.folder}: {counts}: {verdict}")
+    echo(f"{result.folder}: {counts}: {verdict}")

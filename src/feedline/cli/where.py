@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from feedline.cli import configs
-from feedline.cli.printing import Outcome, command, print_table
+from feedline.cli.printing import Outcome, command, echo, print_table
 from feedline.errors import InvalidValueError
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def _cursor_in(checkpoint: Path, run: RunConfig) -> Cursor:
 def _show_step(found: StepOfRank) -> None:
     from feedline.words import several
 
-    click.echo(
+    echo(
         f"epoch {found.epoch}, step {found.step:,} of {found.num_steps:,}, rank {found.rank:,} of "
         f"{found.ranks:,}: {several(len(found.samples), 'sample')}"
     )
@@ -110,12 +110,12 @@ def _show_step(found: StepOfRank) -> None:
 
 
 def _show_times(known: dict[str, Any], times: list[TimeOfSample]) -> None:
-    click.echo(f"index {known['index']:,}: {known['source']}, sample {known['source_index']:,}")
+    echo(f"index {known['index']:,}: {known['source']}, sample {known['source_index']:,}")
     if known["chunk"] is not None:
         file = "" if known["file"] is None else f"{known['file']}, "
-        click.echo(f"  {file}chunk {known['chunk']:,}, row {known['row']:,}")
+        echo(f"  {file}chunk {known['chunk']:,}, row {known['row']:,}")
     if not times:
-        click.echo("  not consumed: the tail drops it, or it is not drawn")
+        echo("  not consumed: the tail drops it, or it is not drawn")
         return
     _print_rows(["epoch", "step", "batch", "rank", "ranks", "slot", "is_real"], times)
 
@@ -125,4 +125,4 @@ def _print_rows(names: Sequence[str], found: Sequence[object]) -> None:
     rows = [[getattr(entry, name) for name in names] for entry in found[:_MOST_ROWS]]
     print_table("", [name.replace("_", " ") for name in names], rows)
     if len(found) > _MOST_ROWS:
-        click.echo(f"  and {len(found) - _MOST_ROWS:,} more; --json has all")
+        echo(f"  and {len(found) - _MOST_ROWS:,} more; --json has all")

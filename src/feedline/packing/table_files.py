@@ -42,11 +42,11 @@ class ParquetFiles:
         chosen = selection
         for path in paths:
             with self._open(path) as file:
-                names = file.schema_arrow.names
+                names = _names_of(path, file.schema_arrow)
                 if selection is None and chosen is not None:
                     _refuse_other_columns(path, names, list(chosen))
                 chosen = select(chosen, names, str(path))
-                self._num_rows.append(file.metadata.num_rows)
+                self._num_rows.append(_num_rows_in(path, file.metadata))
         assert chosen is not None
         self._selection = chosen
         self.num_rows = self.num_rows_guess = sum(self._num_rows)
@@ -91,6 +91,8 @@ class ParquetFiles:
                 yield file
         except OSError as error:
             raise PackError(f"{path}: cannot be read ({error!s:.300})") from None
+        except UnicodeDecodeError:
+            raise _not_text(path) from None
         except self._arrow.ArrowException as error:
             raise SourceFault(
                 f"{path}: cannot be read ({error!s:.300}); check that it is a complete parquet file"
@@ -130,7 +132,8 @@ class _TextFiles(ABC):
                     schema = table.schema if schema is None else schema
                     skip = min(max(start - num_seen, 0), table.num_rows)
                     if skip < table.num_rows:
-                        selection = select(self._selection, table.column_names, str(path))
+                        names = _names_of(path, table.schema)
+                        selection = select(self._selection, names, str(path))
                         yield _batch(path, row + skip, table.slice(skip), selection)
                     num_seen += table.num_rows
                     row += table.num_rows
@@ -200,7 +203,8 @@ class CsvFiles(_TextFiles):
         line = re.match(rb'(?:"[^"]*+"|[^"\r\n])*+(?:\r\n?|\n|$)', first)
         end = line.end() if line else len(first)
         try:
-            self._names = csv.read_csv(self._arrow.BufferReader(first[:end])).column_names
+            header = csv.read_csv(self._arrow.BufferReader(first[:end]))
+            self._names = _names_of(path, header.schema)
         except self._arrow.ArrowException as error:
             raise SourceFault(
                 f"{path}: its first line must name the columns ({error}); add a header"
@@ -298,6 +302,30 @@ def to_array(where: str, row: int, name: str, values: Any) -> NDArray[Any]:
         )
     numbers = array.to_numpy(zero_copy_only=False)
     return as_column(where, row, name, numbers.reshape(shape))
+
+
+def _num_rows_in(path: Path, metadata: Any) -> int:
+    groups = (metadata.row_group(number) for number in range(metadata.num_row_groups))
+    num_rows = sum(int(group.num_rows) for group in groups)
+    if num_rows != metadata.num_rows:
+        raise SourceFault(
+            f"{path}: has {several(num_rows, 'row')} in its row groups, but its footer says "
+            f"{metadata.num_rows}; write the file again"
+        )
+    return num_rows
+
+
+def _names_of(path: Path, schema: Any) -> list[str]:
+    try:
+        return list(schema.names)
+    except UnicodeDecodeError:
+        raise _not_text(path) from None
+
+
+def _not_text(path: Path) -> SourceFault:
+    return SourceFault(
+        f"{path}: the name of a column is not UTF-8; rename it, or write the file again"
+    )
 
 
 def _refuse_other_columns(path: Path, names: list[str], expected: list[str]) -> None:

@@ -16,7 +16,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from feedline.errors import CursorFormatError, InvalidValueError, PlanMismatchError, check_integer
+from feedline.errors import (
+    CursorFormatError,
+    InvalidValueError,
+    PlanMismatchError,
+    UnsafeDataError,
+    check_integer,
+)
+from feedline.plain_file import read_plain
 from feedline.plan.frozen import (
     fingerprint_of,
     flatten_fields,
@@ -179,21 +186,20 @@ class Cursor:
                 file.flush()
                 os.fsync(file.fileno())
             temporary.replace(path)
-        except BaseException:
+        except BaseException as error:
             temporary.unlink(missing_ok=True)
+            if isinstance(error, OSError) and error.errno and error.filename is None:
+                # A full disk is told without a name.
+                error.filename = os.fspath(path)
             raise
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Cursor:
         """Return the cursor in a file, or raise `CursorFormatError`."""
-        size = os.path.getsize(path)
-        if size > _MAX_BYTES:
-            raise CursorFormatError(
-                f"{os.fspath(path)} has {size} bytes but a cursor has at most {_MAX_BYTES}; pass a "
-                "cursor file"
-            )
         try:
-            text = Path(path).read_text(encoding="utf-8")
+            text = read_plain(path, _MAX_BYTES).decode("utf-8")
+        except UnsafeDataError as error:
+            raise CursorFormatError(f"{error}; pass a cursor file") from None
         except UnicodeDecodeError:
             raise CursorFormatError(
                 f"{os.fspath(path)} is not text, so it is not a cursor; pass a cursor file"

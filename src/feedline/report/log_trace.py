@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from feedline.report.first_steps import FirstSteps
 from feedline.report.trace import Cell, Column, Covered, Stretch, Trace, share_columns, spread_ranks
 from feedline.runs.audit_runs import Run, Table
 from feedline.runs.log_records import LoggedBatch
@@ -18,7 +19,6 @@ from feedline.runs.words import shortened
 _MOST_IDS = 400_000
 _MOST_POINTS, _MOST_EPOCHS = 2000, 500
 _MOST_SAMPLES = 2**27
-_NEVER = np.iinfo(np.int64).max
 _NOTHING = Cell(np.empty(0, dtype=np.int64), 0, num_batches=0, wait=0.0)
 
 Numbers = NDArray[np.int64]
@@ -59,7 +59,8 @@ def trace_of_runs(
     coverage: list[Covered] = []
     for epoch in epochs:
         is_traced = epoch in shown and num_samples <= _MOST_SAMPLES
-        first_step = np.full(num_samples, _NEVER) if is_traced else None
+        rows = counted[counted["epoch"] == epoch]
+        first_step = FirstSteps(num_samples, int(rows["num_real"].sum())) if is_traced else None
         for run, own in zip(runs, places, strict=True):
             for rank, part in run.ranks.items():
                 for batch in part.batches(epoch):
@@ -68,11 +69,9 @@ def trace_of_runs(
                         cells[key] = _with_batch(cells.get(key, _NOTHING), batch, most_ids)
                     if first_step is not None and batch.step < run.limit:
                         ids = batch.real_ids
-                        known = ids[(ids >= 0) & (ids < num_samples)]
-                        first_step[known] = np.minimum(first_step[known], batch.step)
+                        first_step.add(ids[(ids >= 0) & (ids < num_samples)], batch.step)
                 progress(int((part.table["epoch"] == epoch).sum()))
         if epoch in shown:
-            rows = counted[counted["epoch"] == epoch]
             coverage += _covered(epoch, rows, first_step, num_points)
     return Trace(
         sources=tuple(sources),
@@ -113,7 +112,7 @@ def _with_batch(cell: Cell, batch: LoggedBatch, most_ids: int) -> Cell:
 
 
 def _covered(
-    epoch: int, rows: Table, first_step: Numbers | None, num_points: int
+    epoch: int, rows: Table, first_step: FirstSteps | None, num_points: int
 ) -> Iterator[Covered]:
     """Yield what was consumed before some of the steps, and at the end."""
     if not len(rows):
@@ -124,7 +123,7 @@ def _covered(
     consumed = [0, *np.cumsum(num_real).tolist()]
     different: list[int | None] = [None] * len(consumed)
     if first_step is not None:
-        seen = np.sort(first_step[first_step < _NEVER])
+        seen = first_step.sorted()
         different = [*np.searchsorted(seen, steps).tolist(), len(seen)]
     bounds = [*steps.tolist(), int(steps[-1]) + 1]
     for place in spread(0, len(bounds), num_points):

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from feedline.errors import (
     CursorError,
@@ -18,18 +17,17 @@ from feedline.errors import (
     check_integer,
 )
 from feedline.plan import PastSegment, Plan, Replay
-from feedline.runs.audit_result import AuditResult, EpochAudit, RunAudit, SourceAudit
+from feedline.runs.audit_result import AuditResult, EpochAudit, RunAudit
 from feedline.runs.audit_runs import Run, runs_of
 from feedline.runs.consumption_log import read_log_header
-from feedline.runs.log_records import is_log
+from feedline.runs.log_records import Ids, LoggedBatch, is_log
 from feedline.runs.run_config import RunConfig
 from feedline.runs.run_config_data import SourceInfo, sources_from
+from feedline.runs.sample_counts import Counts, balance_of
 from feedline.words import several
 
 _MOST_LISTED = 20
 _MOST_SAMPLES = 2**48
-
-Counts = NDArray[np.int32]
 
 
 def audit_logs(
@@ -40,8 +38,8 @@ def audit_logs(
 ) -> AuditResult:
     """Compare the logs of all ranks of all runs of one training with their plan.
 
-    A run counts up to the checkpoint that the next one loaded. Memory: 8 bytes for each sample of
-    the data, and a few numbers for each batch.
+    A run counts up to the checkpoint that the next one loaded. Memory: 8 bytes for each sample that
+    was logged, and a few numbers for each batch; with a plan, 8 bytes for each sample of the data.
 
     Args:
         paths: The logs, or folders of logs.
@@ -166,6 +164,7 @@ def data_of(runs: Sequence[Run], num_samples: int | None) -> tuple[SourceInfo, .
             f"{odd[0]}: its data is {dict(known[odd[0]])} but must be {dict(first)}, as in the "
             "other logs; audit each training separately"
         )
+    check_integer("num_samples", sum(size for _, size in first), 0, _MOST_SAMPLES)
     return sources_from(first)
 
 
@@ -198,25 +197,14 @@ def _audit_epoch(
     is_followed: bool,
 ) -> EpochAudit:
     num_samples = sum(source.num_samples for source in sources)
-    # In place, because there may be very many samples: too few are below zero, too many above.
-    balance = np.zeros(num_samples, dtype=np.int32)
-    num_padded = num_unknown = 0
-    unknown: list[int] = []
-    batches = (b for run in runs for p in run.ranks.values() for b in p.batches(epoch, run.limit))
-    for batch in batches:
-        ids = batch.real_ids
-        num_padded += len(batch.ids) - len(ids)
-        is_known = (ids >= 0) & (ids < num_samples)
-        if not is_known.all():
-            outside, ids = ids[~is_known], ids[is_known]
-            num_unknown += len(outside)
-            unknown += outside[: _MOST_LISTED - len(unknown)].tolist()
-        np.add.at(balance, ids, 1)
-    expected: Counts = np.broadcast_to(np.int32(1), num_samples)
-    if plan is not None:
-        expected = _planned_counts(plan, runs, epoch)
-    balance -= expected
-    whole = _audit_source(SourceInfo("", num_samples, 0), balance, expected)
+    outside = _Outside(num_samples)
+    balance = balance_of(
+        (outside.known(batch) for batch in _batches(runs, epoch)),
+        num_samples,
+        sum(run.num_logged(epoch) for run in runs),
+        None if plan is None else _planned_counts(plan, runs, epoch),
+    )
+    whole = balance.of_source(SourceInfo("", num_samples, 0))
     is_finished = is_followed or any(run.ends_of(epoch) for run in runs)
     dropped = 0
     if is_finished and plan is None:
@@ -231,32 +219,41 @@ def _audit_epoch(
         num_once=whole.num_once,
         num_to_come=0 if is_finished else whole.num_missing,
         num_dropped=dropped,
-        num_padded=num_padded,
+        num_padded=outside.num_padded,
         num_lost=whole.num_missing if is_lost else 0,
-        lost=_first(balance < 0) if is_lost else (),
+        lost=balance.missing(_MOST_LISTED) if is_lost else (),
         num_repeated=whole.num_repeated,
-        repeated=_first(balance > 0),
-        num_unknown=num_unknown,
-        unknown=tuple(unknown),
-        sources=tuple(_audit_source(source, balance, expected) for source in sources),
+        repeated=balance.repeated(_MOST_LISTED),
+        num_unknown=outside.num_unknown,
+        unknown=tuple(outside.unknown),
+        sources=tuple(map(balance.of_source, sources)),
     )
 
 
-def _audit_source(source: SourceInfo, balance: Counts, expected: Counts) -> SourceAudit:
-    name, num_samples, first = source
-    balance, expected = (counts[first : first + num_samples] for counts in (balance, expected))
-    return SourceAudit(
-        name=name,
-        first=first,
-        num_expected=int(expected.sum(dtype=np.int64)),
-        num_once=int(np.count_nonzero((balance == 0) & (expected > 0))),
-        num_missing=-int(balance[balance < 0].sum(dtype=np.int64)),
-        num_repeated=int(np.count_nonzero(balance > 0)),
-    )
+def _batches(runs: Sequence[Run], epoch: int) -> Iterator[LoggedBatch]:
+    for run in runs:
+        for part in run.ranks.values():
+            yield from part.batches(epoch, run.limit)
 
 
-def _first(marks: NDArray[np.bool_]) -> tuple[int, ...]:
-    return tuple(np.flatnonzero(marks)[:_MOST_LISTED].tolist())
+class _Outside:
+    """Counts what batches have beside samples of the data: padding, and ids of no sample."""
+
+    def __init__(self, num_samples: int) -> None:
+        self._num_samples = num_samples
+        self.num_padded = self.num_unknown = 0
+        self.unknown: list[int] = []
+
+    def known(self, batch: LoggedBatch) -> Ids:
+        """Return the real samples of a batch that are in the data."""
+        ids = batch.real_ids
+        self.num_padded += len(batch.ids) - len(ids)
+        is_known = (ids >= 0) & (ids < self._num_samples)
+        if not is_known.all():
+            outside, ids = ids[~is_known], ids[is_known]
+            self.num_unknown += len(outside)
+            self.unknown += outside[: _MOST_LISTED - len(self.unknown)].tolist()
+        return ids
 
 
 def _num_dropped(runs: Sequence[Run], epoch: int, num_positions: int) -> int:
@@ -286,6 +283,7 @@ def _planned_counts(plan: Plan, runs: Sequence[Run], epoch: int) -> Counts:
     for run in runs:
         if count := run.num_batches(epoch):
             entry = run.entry_size
+            _check_sizes(plan, run)
             past.append(PastSegment(run.world_size, entry, count * run.batch_size // entry))
     counts = np.zeros(plan.num_indices, dtype=np.int32)
     if not past:
@@ -302,3 +300,20 @@ def _planned_counts(plan: Plan, runs: Sequence[Run], epoch: int) -> Counts:
                 block = segment.block(rank, start, min(start + 1024, stop))
                 np.add.at(counts, block.real_indices, 1)
     return counts
+
+
+def _check_sizes(plan: Plan, run: Run) -> None:
+    """Raise if a header has sizes that what was logged does not bear out; a plan would count to
+    them."""
+    most = len(run.ranks) * 16 + 2**16
+    if run.world_size > most:
+        raise InvalidValueError(
+            f"{run.first_rank.path}: world_size={run.world_size} must be at most {most} with "
+            f"{several(len(run.ranks), 'log')}; pass the logs of all ranks"
+        )
+    most = 2**22 + 64 * plan.num_indices
+    if plan.has_equal_batches and run.batch_size > most:
+        raise InvalidValueError(
+            f"{run.first_rank.path}: batch_size={run.batch_size} must be at most {most} for "
+            f"{several(plan.num_indices, 'sample')}; pass the config of this training"
+        )

@@ -91,7 +91,7 @@ class RunAudit:
         num_samples: How many samples count.
         num_discarded_batches: How many batches were discarded.
         num_discarded_samples: How many samples were discarded.
-        missing_ranks: The ranks that left no log.
+        missing_ranks: The ranks that left no log; of very many, the first.
         parted_step: The first step in which ranks did not do the same, if any.
     """
 

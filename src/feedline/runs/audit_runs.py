@@ -6,6 +6,7 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,10 @@ from feedline.runs.log_records import LoggedBatch, LoggedEvent
 
 # How far apart the places of a loader in two epochs are, as it numbers them without a clock.
 PLACES_PER_EPOCH = 2**40
+
+# More would not have a place.
+_MOST_EPOCHS = 2**21
+_MOST_MISSING = 1000
 
 # One row for each batch; the seconds of waiting come last.
 _NAMES = ("epoch", "step", "batch", "num_ids", "num_real")
@@ -49,7 +54,8 @@ class RankPart:
     is_renumbered: bool = False
     ends: dict[int, int] = field(default_factory=dict)
     dropped: dict[int, int] = field(default_factory=dict)
-    spans: dict[int, list[int]] = field(default_factory=dict)
+    spans: dict[int, list[list[int]]] = field(default_factory=dict)
+    _last_epoch: int | None = None
     rows: bytearray = field(default_factory=bytearray)
     events: list[LoggedEvent] = field(default_factory=list)
 
@@ -65,7 +71,13 @@ class RankPart:
         """Add the next batch, which ends at `end` in the file."""
         sizes = len(batch.ids), len(batch.real_ids)
         self.rows += _ROW.pack(batch.epoch, batch.step, batch.batch, *sizes, batch.wait)
-        self.spans.setdefault(batch.epoch, [self.end, end])[1] = end
+        spans = self.spans.setdefault(batch.epoch, [])
+        # Epochs may take turns, so each has several spans; none is read for another epoch.
+        if spans and self._last_epoch == batch.epoch:
+            spans[-1][1] = end
+        else:
+            spans.append([self.end, end])
+        self._last_epoch = batch.epoch
 
     def tell(self, event: LoggedEvent) -> None:
         """Add an event."""
@@ -90,15 +102,24 @@ class RankPart:
 
     def batches(self, epoch: int, limit: float = float("inf")) -> Iterator[LoggedBatch]:
         """Yield the batches of an epoch in steps below `limit`."""
-        for _, entry in iter_log(self.path, *self.spans[epoch]) if epoch in self.spans else ():
-            if isinstance(entry, LoggedBatch) and entry.epoch == epoch:
-                if self.is_renumbered:
-                    entry = entry._replace(step=int(self._place_of(epoch, entry.batch)))
-                if entry.step < limit:
-                    yield entry
+        for span in self.spans.get(epoch, ()):
+            for _, entry in iter_log(self.path, *span):
+                if isinstance(entry, LoggedBatch):
+                    if self.is_renumbered:
+                        entry = entry._replace(step=int(self._place_of(epoch, entry.batch)))
+                    if entry.step < limit:
+                        yield entry
 
     def renumber(self) -> None:
         """Number the steps by the positions of the loader, for a loader without a scheduler."""
+        epochs = [self.place // PLACES_PER_EPOCH, *self.ends, *self.spans]
+        most = int(self.table["batch"].max(initial=0)) * self.places_per_batch
+        is_below = int(self.table["batch"].min(initial=0)) < 0
+        if max(epochs) >= _MOST_EPOCHS or most >= PLACES_PER_EPOCH or is_below:
+            raise InvalidValueError(
+                f"{self.path}: has epoch {max(epochs)} and place {most} in it, which must be below "
+                f"{_MOST_EPOCHS} and {PLACES_PER_EPOCH}; remove this log from the audit"
+            )
         self.is_renumbered = True
         self.table = self.table.copy()
         self.table["step"] = self._place_of(self.table["epoch"], self.table["batch"])
@@ -128,6 +149,7 @@ class Run:
     world_size: int
     ranks: dict[int, RankPart]
     limit: float = float("inf")
+    _counts: tuple[float, dict[int, int], dict[int, int]] | None = None
 
     @property
     def time(self) -> float:
@@ -174,7 +196,28 @@ class Run:
 
     def num_batches(self, epoch: int) -> int:
         """Return how many batches of an epoch count, on the rank that has most."""
-        return max(int((self.counted(rank)["epoch"] == epoch).sum()) for rank in self.ranks)
+        return self._by_epoch()[0].get(epoch, 0)
+
+    def num_logged(self, epoch: int) -> int:
+        """Return how many real samples of an epoch count, on all ranks together."""
+        return self._by_epoch()[1].get(epoch, 0)
+
+    def _by_epoch(self) -> tuple[dict[int, int], dict[int, int]]:
+        """Return the most batches of a rank and the samples of all, counted once for all epochs."""
+        if self._counts is None or self._counts[0] != self.limit:
+            batches: dict[int, int] = {}
+            samples: dict[int, int] = {}
+            for table in map(self.counted, self.ranks):
+                epochs, places = np.unique(table["epoch"], return_inverse=True)
+                sums = np.zeros(len(epochs), np.int64)
+                np.add.at(sums, places, table["num_real"])
+                counts = np.bincount(places, minlength=len(epochs))
+                rows = zip(epochs.tolist(), counts.tolist(), sums.tolist(), strict=True)
+                for epoch, count, total in rows:
+                    batches[epoch] = max(batches.get(epoch, 0), count)
+                    samples[epoch] = samples.get(epoch, 0) + total
+            self._counts = self.limit, batches, samples
+        return self._counts[1:]
 
     def ends_of(self, epoch: int) -> list[RankPart]:
         """Return the ranks that reached the end of an epoch in a step that counts."""
@@ -182,10 +225,11 @@ class Run:
 
     @property
     def missing_ranks(self) -> list[int]:
-        """The ranks whose logs are missing, if the others have anything that counts."""
+        """The first ranks whose logs are missing, if the others have anything that counts."""
         if not any(len(self.counted(rank)) for rank in self.ranks):
             return []
-        return sorted(set(range(self.world_size)) - set(self.ranks))
+        absent = (rank for rank in range(self.world_size) if rank not in self.ranks)
+        return list(islice(absent, _MOST_MISSING))
 
     @property
     def parted_step(self) -> int | None:

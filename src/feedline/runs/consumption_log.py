@@ -138,7 +138,10 @@ class ConsumptionLog:
 
     def flush(self) -> None:
         """Wait until everything is on disk, to survive a failure of the machine."""
-        os.fsync(self._file.fileno())
+        try:
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            raise self._unwritable(error) from None
 
     def close(self) -> None:
         """Close the file."""

@@ -6,12 +6,11 @@ Checkpoints are JSON, or `.pt` files whose pickles are not run.
 from __future__ import annotations
 
 import json
-import stat
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -23,6 +22,7 @@ from feedline.errors import (
     PlanMismatchError,
     UnsafeDataError,
 )
+from feedline.plain_file import open_plain
 from feedline.plan import Cursor
 from feedline.plan.cursor import CURSOR_FORMAT
 from feedline.runs.audit import find_logs
@@ -236,21 +236,17 @@ def read_checkpoint(path: Path) -> Checkpoint:
 
 def _load(path: Path) -> Any:
     try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):
-            raise InvalidValueError(f"{path}: must be a file; pass a checkpoint")
-        with open(path, "rb") as file:
-            is_archive = file.read(2) == b"PK"
-        if is_archive:
-            return _load_archive(path)
-        if status.st_size > _MAX_BYTES:
+        with _opened(path) as file:
+            if file.read(2) == b"PK":
+                return _load_archive(path, file)
+            file.seek(0)
+            content = file.read(_MAX_BYTES + 1)
+        if len(content) > _MAX_BYTES:
             raise InvalidValueError(
-                f"{path}: has {status.st_size} bytes but must have at most {_MAX_BYTES}; save the "
-                "state separately"
+                f"{path}: has more than {_MAX_BYTES} bytes, which is the most; save the state "
+                "separately"
             )
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InvalidValueError(f"{path}: does not exist; pass a checkpoint") from None
+        return json.loads(content)
     except FeedlineError:
         raise
     except (OSError, ValueError, RecursionError) as error:
@@ -259,15 +255,33 @@ def _load(path: Path) -> Any:
         ) from None
 
 
-def _load_archive(path: Path) -> Any:
+def _opened(path: Path) -> BinaryIO:
+    try:
+        return open_plain(path)
+    except (FileNotFoundError, NotADirectoryError):
+        raise InvalidValueError(f"{path}: does not exist; pass a checkpoint") from None
+    except UnsafeDataError as error:
+        raise InvalidValueError(f"{error}; pass a checkpoint") from None
+
+
+def _load_archive(path: Path, file: BinaryIO) -> Any:
     """Return the contents of the pickle in a `.pt` file, read as data."""
     try:
-        with zipfile.ZipFile(path) as archive:
-            pickles = [m for m in archive.infolist() if m.filename.endswith("/data.pkl")]
+        with zipfile.ZipFile(file) as archive:
+            members = archive.infolist()
+            if len({member.filename for member in members}) < len(members):
+                raise zipfile.BadZipFile("it has two members of one name")
+            pickles = [m for m in members if m.filename.endswith("/data.pkl")]
             if len(pickles) != 1 or pickles[0].file_size > _MAX_BYTES:
                 raise zipfile.BadZipFile("it contains no pickle")
-            data = archive.read(pickles[0])
-    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
+            # The others decode to any size before that can be compared with the claimed one.
+            if pickles[0].compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                raise zipfile.BadZipFile("its pickle is compressed in another way than deflate")
+            with archive.open(pickles[0]) as member:
+                data = member.read(pickles[0].file_size + 1)
+            if len(data) > pickles[0].file_size:
+                raise zipfile.BadZipFile("its pickle is longer than it says")
+    except Exception as error:  # zipfile raises many kinds for damaged files
         raise CursorFormatError(
             f"{path}: is not a torch.save archive, or is damaged ({error!s:.200}); save it again"
         ) from None
@@ -280,20 +294,27 @@ def _load_archive(path: Path) -> Any:
         ) from None
 
 
-def _find(content: Any, found_at: str, depth: int) -> tuple[str, Mapping[str, Any]] | None:
-    """Return the first cursor in nested mappings and lists, and its place."""
+def _find(
+    content: Any, found_at: str, depth: int, seen: set[int] | None = None
+) -> tuple[str, Mapping[str, Any]] | None:
+    """Return the first cursor in nested mappings and lists, and its place; each is seen once."""
     inner: list[tuple[str, Any]] = []
+    seen = set() if seen is None else seen
     if isinstance(content, str):
         content = _parsed(content)
+        seen = set()  # what was parsed here may be freed, and its place used again
+    if not isinstance(content, Mapping | list | tuple) or id(content) in seen:
+        return None
+    seen.add(id(content))
     if isinstance(content, Mapping):
         if content.get("format") == CURSOR_FORMAT:
             return found_at, content
         inner = [(f"{found_at}.{key}" if found_at else str(key), v) for key, v in content.items()]
-    elif isinstance(content, list | tuple):
+    else:
         inner = [(f"{found_at}[{number}]", value) for number, value in enumerate(content)]
     if depth == _MAX_DEPTH:
         return None
-    found = (_find(value, where, depth + 1) for where, value in inner)
+    found = (_find(value, where, depth + 1, seen) for where, value in inner)
     return next((pair for pair in found if pair is not None), None)
 
 

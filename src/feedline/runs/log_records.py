@@ -20,7 +20,14 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from feedline.errors import DamagedDataError, InvalidValueError, MissingDataError, StoreError
+from feedline.errors import (
+    DamagedDataError,
+    InvalidValueError,
+    MissingDataError,
+    StoreError,
+    UnsafeDataError,
+)
+from feedline.plain_file import open_plain
 from feedline.words import one_line, several
 
 FORMAT = "feedline-log-1"
@@ -31,6 +38,7 @@ _LENGTH = struct.Struct("<I")
 _START = f'{{"format":"{FORMAT}",'.encode()
 _BATCH, _EVENT = 1, 2
 _HAS_MARKS = 1
+_MOST_EPOCHS = 2**62
 # The kind, what it has, the number of samples; epoch, step, batch, and seconds of waiting.
 _HEAD = struct.Struct("<BBxxIqqqd")
 
@@ -142,7 +150,8 @@ def decode(content: bytes, path: Path, end: int) -> LogEntry:
             if num_marks:
                 packed = np.frombuffer(content, np.uint8, num_marks, _HEAD.size + 8 * count)
                 marks = np.unpackbits(packed, count=count).view(np.bool_)
-            return LoggedBatch(epoch, step, batch, ids, marks, wait)
+            if 0 <= epoch <= _MOST_EPOCHS:
+                return LoggedBatch(epoch, step, batch, ids, marks, wait)
     if kind == _EVENT:
         try:
             name, fields = json.loads(content[1:])
@@ -238,7 +247,9 @@ def damaged(path: Path, place: int, fault: str) -> DamagedDataError:
 def opened(path: Path) -> BinaryIO:
     """Return a file to read from, or raise an error that names it."""
     try:
-        return open(path, "rb")
+        return open_plain(path)
+    except UnsafeDataError as error:
+        raise UnsafeDataError(f"{error}; pass a log") from None
     except FileNotFoundError:
         raise MissingDataError(f"{path}: does not exist; check the path") from None
     except OSError as error:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import os
-import stat
 from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from feedline.errors import InvalidValueError, check_integer
+from feedline.errors import InvalidValueError, UnsafeDataError, check_integer
 from feedline.feed.data_plan import DataPlan
+from feedline.plain_file import read_plain
 from feedline.plan import Chunking, Cursor, Mixture, Plan, Segment
 from feedline.plan.frozen import store
 from feedline.plan.seeds import check_seed
+from feedline.runs.config_yaml import parse_yaml
 from feedline.runs.run_config_data import PlannedData, Settings, SourceInfo, read_data
 from feedline.runs.run_config_keys import Keys
 from feedline.words import one_line, several
@@ -186,27 +187,14 @@ class RunConfig(PlannedData):
 
 def _load_yaml(path: Path) -> Any:
     try:
-        import yaml
-    except ModuleNotFoundError:
-        raise ModuleNotFoundError(
-            "run configs need PyYAML, which is not installed; install feedline[cli]", name="yaml"
-        ) from None
-    try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):
-            raise InvalidValueError(f"{path}: must be a file; pass a run config in YAML")
-        if status.st_size > _MAX_BYTES:
-            raise InvalidValueError(
-                f"{path}: has {status.st_size} bytes but must have at most {_MAX_BYTES}; pass a "
-                "run config"
-            )
-        text = path.read_text(encoding="utf-8")
+        text = read_plain(path, _MAX_BYTES).decode("utf-8")
     except FileNotFoundError:
         raise InvalidValueError(f"{path}: does not exist; pass a run config in YAML") from None
-    except (OSError, UnicodeDecodeError) as error:
+    except UnsafeDataError as error:
+        raise InvalidValueError(f"{error}; pass a run config in YAML") from None
+    except (OSError, ValueError) as error:
         raise InvalidValueError(f"{path}: cannot be read ({error!s:.200})") from None
     try:
-        return yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
-        reason = " ".join(str(error).split())
-        raise InvalidValueError(f"{path}: is not YAML ({reason:.300})") from None
+        return parse_yaml(text)
+    except InvalidValueError as error:
+        raise InvalidValueError(f"{path}: {error}") from None

@@ -10,9 +10,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from feedline.errors import InvalidValueError
+from feedline.errors import InvalidValueError, StoreError
 from feedline.feed.gathering import chunking_of
 from feedline.plan import (
     Bucket,
@@ -33,6 +31,7 @@ from feedline.plan.permutation import MAX_SIZE
 from feedline.plan.seeds import Seed
 from feedline.runs.run_config_keys import Keys, named
 from feedline.store import FolderStore
+from feedline.store.npy_chunk import open_npy
 
 # Each kind of data, and the keys that go with it.
 DATA_KINDS: dict[str, tuple[str, ...]] = {
@@ -194,17 +193,14 @@ def _read_lengths(keys: Keys, settings: Settings) -> PlannedData:
 
 
 def _load_lengths(path: Path) -> Any:
-    try:
-        lengths = np.load(path, mmap_mode="r", allow_pickle=False)
-    except FileNotFoundError:
-        raise InvalidValueError(
-            f"data.lengths: {path}: does not exist; use a .npy file of lengths"
-        ) from None
-    except (OSError, ValueError, EOFError) as error:
-        raise InvalidValueError(f"data.lengths: {path}: cannot be read ({error!s:.200})") from None
-    if not isinstance(lengths, np.ndarray):
+    if not path.exists():
+        raise InvalidValueError(f"data.lengths: {path}: does not exist; use a .npy file of lengths")
+    if path.is_dir():
         raise InvalidValueError(f"data.lengths: {path}: must be a .npy file with one array")
-    return lengths
+    try:
+        return open_npy(path).arrays["data"]
+    except StoreError as error:
+        raise InvalidValueError(f"data.lengths: {error}") from None
 
 
 def _bucket_plan(keys: Keys, settings: Settings, **options: Any) -> BucketPlan:

@@ -27,17 +27,21 @@ _MOST_COLUMNS = 8
 def sample_at(store: Store, index: int) -> dict[str, Any]:
     """Return one sample: a value or an array for each column."""
     number = check_index(index, store.num_samples)
-    return next(samples_in(samples_at(store, np.array([number]))))
+    found = samples_at(store, np.array([number]))
+    return {name: values[0] for name, values in found.items()}
 
 
 def samples_at(store: Store, indices: NDArray[np.int64]) -> Arrays:
     """Return some samples, column by column; each chunk is read once."""
     columns = store.columns
-    out = make_out(columns, len(indices), None)
+    out: Arrays | None = None
     for chunk, places, rows in rows_by_part(indices, store.edges):
-        for name, array in store.read(chunk, rows).items():
+        found = store.read(chunk, rows)
+        # After the first chunk, which shows that columns are as large as a manifest says.
+        out = make_out(columns, len(indices), None) if out is None else out
+        for name, array in found.items():
             scatter(array, out[name], places)
-    return as_numbers(columns, out)
+    return as_numbers(columns, make_out(columns, 0, None) if out is None else out)
 
 
 def samples_in(arrays: Arrays) -> Iterator[dict[str, Any]]:

@@ -26,6 +26,8 @@ _PLAIN = {
 }
 
 
+_MAX_ROW_BYTES = 2**48
+
 #: The types that values may have.
 TYPE_NAMES = (*_PLAIN, *_CARRIERS)
 
@@ -54,6 +56,11 @@ class Column:
 
     def __post_init__(self) -> None:
         dtype_named(self.type_name)
+        if self.row_bytes > _MAX_ROW_BYTES:
+            raise InvalidValueError(
+                f"column {self.name!r:.80} has {self.row_bytes} bytes in a sample, which must be "
+                f"at most {_MAX_ROW_BYTES}"
+            )
 
     @property
     def dtype(self) -> np.dtype[Any]:

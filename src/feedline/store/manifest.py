@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -190,6 +192,15 @@ def _samples_of(path: Path, entries: list[dict[str, Any]]) -> NDArray[np.int64]:
                 f"{path}: batch_files[{number}]: samples={count!r:.80} must be an integer of at "
                 "least 0"
             )
+    paths = [entry["path"] for entry in entries]
+    if len({os.path.normpath(name) for name in paths}) < len(paths):
+        twice = next(
+            name for name, count in Counter(map(os.path.normpath, paths)).items() if count > 1
+        )
+        raise DamagedDataError(
+            f"{path}: lists {twice!r:.200} twice, so its samples would come twice; list each file "
+            "once, or pack again"
+        )
     samples = np.array([entry["samples"] for entry in entries], dtype=np.int64)
     samples.flags.writeable = False
     if samples.sum(dtype=np.float64) >= _MAX_SAMPLES:
@@ -213,4 +224,9 @@ def _columns_of(path: Path, listed: Any) -> dict[str, Column] | None:
         raise DamagedDataError(
             f"{path}: 'columns' must be a list of objects with name, dtype and shape ({error!r})"
         ) from None
-    return {column.name: column for column in columns}
+    found = {column.name: column for column in columns}
+    if not found or len(found) < len(columns):
+        raise DamagedDataError(
+            f"{path}: 'columns' must name at least one column, and each once; pack again"
+        )
+    return found

@@ -38,7 +38,7 @@ class _MappedFile(mmap.mmap):
 def map_file(path: Path) -> NDArray[np.uint8]:
     """Return all bytes of a regular file, mapped and read-only."""
     try:
-        with open(path, "rb", buffering=0, opener=_open_without_waiting) as file:
+        with open(path, "rb", buffering=0, opener=open_without_waiting) as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
                 raise UnsafeDataError(f"{path}: must be a regular file")
@@ -175,8 +175,8 @@ def view(
         ) from None
 
 
-def _open_without_waiting(path: str, flags: int) -> int:
-    # Opening a pipe would wait for its writer, forever if there is none.
+def open_without_waiting(path: str, flags: int) -> int:
+    """Open a file; a pipe, which would wait for its writer forever, does not wait."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 

@@ -99,9 +99,12 @@ class _Records:
             )
         try:
             with zipfile.ZipFile(path) as archive:
-                self._members = {info.filename: info for info in archive.infolist()}
+                listed = archive.infolist()
         except Exception as error:  # zipfile raises many kinds for damaged files
             raise self._damaged(str(error)) from None
+        self._members = {info.filename: info for info in listed}
+        if len(self._members) < len(listed):
+            raise self._damaged("it has two members of one name")
         pickles = [name for name in self._members if name.endswith("/data.pkl")]
         if len(pickles) != 1:
             raise self._damaged(f"{len(pickles)} tables of tensors instead of 1")

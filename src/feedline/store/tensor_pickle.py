@@ -25,6 +25,7 @@ _STORAGE_TYPES = {
     "ComplexDoubleStorage": "complex128",
 }
 _MAX_KEY = 2**31
+_MAX_EXPANDED, _MAX_NESTED = 2**26, 500
 _OPCODES = {opcode.code: opcode for opcode in pickletools.opcodes}
 
 
@@ -65,7 +66,9 @@ class _Storage:
 def read_tensor_pickle(data: bytes, path: Path) -> Any:
     """Return the contents of a pickle: dicts, lists, tuples, numbers, text and tensor headers."""
     try:
-        return _Machine(path).run(data)
+        content = _Machine(path).run(data)
+        check_expanded(content)
+        return content
     except StoreError:
         raise
     except (LookupError, ValueError, TypeError, OverflowError, DeprecationWarning) as error:
@@ -76,6 +79,46 @@ def read_tensor_pickle(data: bytes, path: Path) -> Any:
         raise DamagedDataError(
             f"{path}: its table of tensors is damaged ({reason}); write this chunk again"
         ) from None
+
+
+def check_expanded(content: Any) -> None:
+    """Raise `ValueError` if values that are shared would be too many once they are written out.
+
+    A few bytes can let a list hold another one twice, which holds the next one twice, and so on; or
+    hold itself. Each is looked at once.
+    """
+    sizes: dict[int, int] = {}
+    # What is entered and not yet left; a value in it that comes again holds itself.
+    entered: set[int] = set()
+    stack: list[tuple[Any, bool]] = [(content, False)]
+    while stack:
+        value, is_done = stack.pop()
+        inner = _inside(value)
+        if is_done:
+            entered.discard(id(value))
+            sizes[id(value)] = 1 + sum(_weight(entry, sizes) for entry in inner)
+            if sizes[id(value)] > _MAX_EXPANDED:
+                raise ValueError("values that hold each other over and over")
+        elif id(value) in entered:
+            raise ValueError("a value that holds itself")
+        elif inner and id(value) not in sizes:
+            entered.add(id(value))
+            if len(entered) > _MAX_NESTED:
+                raise ValueError(f"values nested more than {_MAX_NESTED} deep")
+            stack.append((value, True))
+            stack.extend(
+                (entry, False) for entry in inner if isinstance(entry, dict | list | tuple)
+            )
+
+
+def _inside(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        return [*value, *value.values()]
+    return list(value) if isinstance(value, list | tuple) else []
+
+
+def _weight(entry: Any, sizes: dict[int, int]) -> int:
+    return sizes.get(id(entry), 1) if not isinstance(entry, str) else 1 + len(entry)
 
 
 class _Machine:

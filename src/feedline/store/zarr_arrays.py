@@ -31,8 +31,7 @@ _FAST = "zarrs.ZarrsCodecPipeline"
 #: The bytes that a list may have in any case, and for each byte of its files.
 _SMALL, _BYTES_PER_STORED = 2**26, 1024
 
-#: A chunk is decoded as a whole, so its size is what a header can make us allocate.
-MAX_CHUNK_BYTES = 2**30
+_HEADERS = {2: ".zarray", 3: "zarr.json"}
 
 _is_forked = False
 
@@ -55,10 +54,14 @@ def plain_codecs() -> Iterator[None]:
 def open_zarr(path: Path) -> Any:
     """Return the zarr group or array in a folder, opened for reading."""
     zarr = _import_zarr()
+    from feedline.store.zarr_files import plain_folder
+
     if not path.exists():
         raise MissingDataError(f"{path}: does not exist; check the path")
     with damage_in(path, "is not a zarr group or array"), plain_codecs():
-        return zarr.open(path, mode="r")
+        if not path.is_dir():
+            raise NotADirectoryError(f"{path} is a file")
+        return zarr.open(plain_folder(path.absolute()), mode="r")
 
 
 def with_fast_codecs(array: Any) -> Any:
@@ -66,7 +69,17 @@ def with_fast_codecs(array: Any) -> Any:
     zarr = _import_zarr()
     is_fast = importlib.util.find_spec("zarrs") is not None and not _is_forked
     with zarr.config.set({"codec_pipeline.path": _FAST if is_fast else _PLAIN}):
-        return zarr.open_array(array.store_path, mode="r")
+        place = array.store_path
+        if is_fast:
+            # It knows zarr's own stores only, by their names.
+            place = zarr.storage.StorePath(
+                zarr.storage.LocalStore(array.store.root, read_only=True), array.path
+            )
+        # The header that was checked, and not the one that may be there by now.
+        inner = type(array._async_array)(
+            metadata=array.metadata, store_path=place, config=array._async_array.config
+        )
+        return zarr.Array(inner)
 
 
 def read_whole(array: Any) -> NDArray[Any]:
@@ -74,7 +87,7 @@ def read_whole(array: Any) -> NDArray[Any]:
     num_bytes = array.size * max(np.dtype(array.dtype).itemsize, 1)
     if num_bytes > _SMALL:
         root = Path(array.store.root) / array.path
-        stored = sum(file.stat().st_size for file in root.rglob("*") if file.is_file())
+        stored = sum(file.lstat().st_size for file in root.rglob("*") if file.is_file())
         if num_bytes > stored * _BYTES_PER_STORED:
             raise DamagedDataError(
                 f"{root}: should have {num_bytes} bytes but its files have only {stored}; restore "
@@ -115,13 +128,10 @@ class ZarrArray:
         self.stored_shape: tuple[int, ...] = tuple(array.shards or array.chunks)
         self._may_lack = may_lack
         self._decoder: tuple[int, Any] | None = None
-        self._found: set[int] = set()
-        num_bytes = math.prod(array.chunks) * self.dtype.itemsize
-        if num_bytes > MAX_CHUNK_BYTES:
-            raise DamagedDataError(
-                f"{array.store_path}: has chunks of {num_bytes} bytes, which must be at most "
-                f"{MAX_CHUNK_BYTES}; write it again in smaller chunks"
-            )
+        self._checked: dict[int, NDArray[np.bool_]] = {}
+        name = f"{array.path}/{_HEADERS[array.metadata.zarr_format]}".lstrip("/")
+        self._header = Path(array.store.root) / name
+        self._header_stamp, self._header_bytes = self._stamp(), array.store.checks.read(name)
 
     def decoder(self) -> Any:
         """Return the array as this process decodes it."""
@@ -132,21 +142,76 @@ class ZarrArray:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_decoder": None}
 
+    def is_as_opened(self) -> bool:
+        """Return whether the header is the one that was opened; a copy of it counts as another."""
+        return self._header_stamp == self._stamp()
+
+    def reopen(self) -> bool:
+        """Accept a header that was written again, and forget which files were checked.
+
+        Return whether it says the same.
+        """
+        self._header_stamp = self._stamp()
+        self._checked.clear()
+        root = Path(self.array.store.root)
+        found = self.array.store.checks.read(self._header.relative_to(root).as_posix())
+        return bool(found == self._header_bytes)
+
+    def _stamp(self) -> tuple[int, ...]:
+        try:
+            status = os.lstat(self._header)
+        except OSError:
+            return ()
+        return status.st_ino, status.st_size, status.st_mtime_ns
+
     def check_files(self, runs: Runs) -> None:
-        """Raise if a required file is missing; each file is checked once."""
-        root = getattr(self.array.store, "root", None)
-        if root is None:
-            return
+        """Raise if a file is not safe to decode, or a required one is missing; each is checked
+        once."""
         size = self.stored_shape[0]
-        wanted = {
-            number for start, end, _ in runs for number in range(start // size, -(-end // size))
-        }
-        for number in sorted(wanted - self._found):
-            path = Path(root) / self.array.path / self.array.metadata.encode_chunk_key((number,))
-            end = min((number + 1) * size, self.shape[0])
-            if not path.exists() and not self._may_lack(number * size, end):
-                raise MissingDataError(f"{path}: is missing; restore the file")
-            self._found.add(number)
+        spans: dict[int, list[tuple[int, int]]] = {}
+        for start, end, _ in runs:
+            for number in range(start // size, -(-end // size)):
+                first = number * size
+                spans.setdefault(number, []).append((max(start - first, 0), min(end - first, size)))
+        for number, inside in sorted(spans.items()):
+            self._check_band(number, inside)
+
+    def _check_band(self, number: int, spans: Sequence[tuple[int, int]]) -> None:
+        """Check the files of the entries from `number` times the size of a file on."""
+        # One flag for each chunk of a file along the first axis.
+        step = self.chunk_size
+        is_checked = self._checked.get(number)
+        if is_checked is None:
+            is_checked = np.zeros(-(-self.stored_shape[0] // step), np.bool_)
+            self._checked[number] = is_checked
+        wanted = np.zeros_like(is_checked)
+        for start, end in spans:
+            wanted[start // step : -(-end // step)] = True
+        wanted &= ~is_checked
+        if not wanted.any():
+            return
+        rows = np.flatnonzero(wanted)
+        trailing = math.prod(
+            stored // chunk
+            for stored, chunk in zip(self.stored_shape[1:], self.array.chunks[1:], strict=True)
+        )
+        first = number * self.stored_shape[0]
+        end = min(first + self.stored_shape[0], self.shape[0])
+        columns = (
+            range(-(-size // stored))
+            for size, stored in zip(self.shape[1:], self.stored_shape[1:], strict=True)
+        )
+        for others in product(*columns):
+            key = self.array.metadata.encode_chunk_key((number, *others))
+            key = f"{self.array.path}/{key}".lstrip("/")
+            is_there = self.array.store.checks.check_chunk(
+                key, lambda: (rows[:, None] * trailing + np.arange(trailing)).ravel()
+            )
+            if not is_there and not self._may_lack(first, end):
+                raise MissingDataError(
+                    f"{self.array.store.root / key}: is missing; restore the file"
+                )
+        is_checked |= wanted
 
 
 def read_runs(parts: Sequence[tuple[ZarrArray, Runs, NDArray[Any]]]) -> None:

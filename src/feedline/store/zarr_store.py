@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,18 +12,64 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.errors import DamagedDataError, InvalidValueError
+from feedline.lazy import lazy
 from feedline.store.gather import RowSource
 from feedline.store.matrix import Indices, Request, matrix_shown, rows_by_part, rows_of_request
 from feedline.store.pool import GrowingPool
 from feedline.store.runs import copy_runs, runs_of
-from feedline.store.zarr_arrays import ZarrArray, read_runs
+from feedline.store.zarr_arrays import ZarrArray, damage_in, read_runs
 from feedline.words import several
+
+_MAX_COLUMNS = 2**31 - 1
 
 Buffers = tuple[NDArray[Any], ...]
 
 
+class _Part:
+    """One matrix on disk, and whether it is still the one that was opened."""
+
+    name: str
+
+    @property
+    def arrays(self) -> tuple[ZarrArray, ...]:
+        raise NotImplementedError
+
+    @lazy
+    def fingerprint(self) -> str:
+        """A digest of the layout and of a few values spread over the matrix."""
+        return self._digest()
+
+    def _digest(self) -> str:
+        digest = hashlib.blake2b(digest_size=16)
+        for array in (reader.array for reader in self.arrays):
+            shapes = [list(array.shape), list(array.chunks), list(array.shards or ())]
+            layout = [shapes[0], str(array.dtype), *shapes[1:]]
+            digest.update(json.dumps(layout).encode())
+            for place in (np.arange(8) * (max(array.shape[0], 1) - 1)) // 7:
+                if array.shape[0]:
+                    digest.update(np.ascontiguousarray(array[int(place)]).tobytes())
+        digest.update(self._in_memory())
+        return digest.hexdigest()
+
+    def _in_memory(self) -> bytes:
+        """Return what was read when the matrix was opened."""
+        return b""
+
+    def check_unchanged(self) -> None:
+        """Raise if the matrix was written anew since it was opened."""
+        if all(array.is_as_opened() for array in self.arrays):
+            return
+        with damage_in(self.name):
+            is_same = [array.reopen() for array in self.arrays]
+            if not all(is_same) or self._digest() != self.fingerprint:
+                raise DamagedDataError(
+                    f"{self.name}: was replaced while it was in use; restore it, or open the store "
+                    "again and start a new run"
+                )
+
+
 @dataclass(frozen=True, eq=False)
-class DensePart:
+class DensePart(_Part):
     """One dense matrix on disk; a row is one entry of its array."""
 
     name: str
@@ -49,7 +97,7 @@ class DensePart:
 
 
 @dataclass(frozen=True, eq=False)
-class CsrPart:
+class CsrPart(_Part):
     """One sparse matrix on disk. Where its rows begin is held in memory, 8 bytes a row."""
 
     name: str
@@ -69,6 +117,10 @@ class CsrPart:
                 f"{self.name}: indptr must ascend from 0 to {self.data.shape[0]}, the number of "
                 "stored values"
             )
+        if not 0 <= self.num_columns <= _MAX_COLUMNS:
+            raise DamagedDataError(
+                f"{self.name}: has {self.num_columns} columns, which must be in [1, {_MAX_COLUMNS}]"
+            )
         if sizes.max(initial=0) > self.num_columns:
             raise DamagedDataError(
                 f"{self.name}: a row has {several(sizes.max(), 'value')} but there are "
@@ -78,6 +130,9 @@ class CsrPart:
             raise DamagedDataError(
                 f"{self.name}: indices have type {self.indices.dtype} but must be integers"
             )
+
+    def _in_memory(self) -> bytes:
+        return self.indptr.tobytes()
 
     @property
     def arrays(self) -> tuple[ZarrArray, ...]:
@@ -136,6 +191,7 @@ class _StackedMatrix:
         num_entries = 0
         for number, chosen, local in rows_by_part(rows, self._edges):
             part = self._parts[number]
+            part.check_unchanged()
             first, end = part.spans_of(local)
             runs = runs_of(first, end, max(array.chunk_size for array in part.arrays))
             # A row without values may be outside all runs, and there may be no runs.

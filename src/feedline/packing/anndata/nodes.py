@@ -22,13 +22,13 @@ from feedline.packing.rows import SourceFault
 from feedline.store.extras import import_extra
 from feedline.store.runs import Runs
 from feedline.store.zarr_arrays import (
-    MAX_CHUNK_BYTES,
     ZarrArray,
     damage_in,
     open_zarr,
     plain_codecs,
     read_runs,
 )
+from feedline.store.zarr_layout import MAX_CHUNK_BYTES
 
 MayLack = Callable[[int, int], bool]
 
@@ -163,10 +163,6 @@ class _ZarrNode(Node):
         dtype = np.dtype(raw.dtype)
         metadata = raw.metadata.to_dict()
         self.is_text = dtype.kind in "TU" or (dtype.kind == "O" and _is_utf8(metadata))
-        if "pickle" in str([metadata.get(key) for key in ("filters", "compressor", "codecs")]):
-            raise UnsafeDataError(
-                f"{self.where}: is encoded with pickle, which could run any code; write it again"
-            )
         if self.shape:
             self._check_array(raw.chunks, dtype.itemsize)
         if may_lack is not None:
