@@ -38,7 +38,7 @@ import feedline
 from feedline.torch import DataLoader
 
 REPETITIONS = 7
-SECONDS = 1.0
+SECONDS = 0.8
 GIB = 2**30
 COLUMN = "data"
 DEVICE = "cuda"
@@ -120,7 +120,7 @@ def of_rows(folder: Path, rows: Rows) -> dict[str, float]:
     }
     actions: dict[str, Callable[[], float]] = {f"{rows.name}, link": link_rate}
     for name, loader in loaders.items():
-        rate(loader, rows.row_bytes, 2.0)
+        rate(loader, rows.row_bytes, 1.5)
         actions[name] = lambda loader=loader: rate(loader, rows.row_bytes)
     for name, is_whole in (("torch, items", False), ("torch, whole batches", True)):
         loader, num_workers = best_torch(folder, rows, is_whole=is_whole)
@@ -152,7 +152,8 @@ def consumer_cost(folder: Path, rows: Rows) -> dict[str, float]:
     costs = []
     for _ in range(REPETITIONS):
         batches = iter(loader)
-        for _ in range(50):
+        # Until all memory has been taken once.
+        for _ in range(800):
             next(batches)
         spent = 0.0
         for _ in range(500):

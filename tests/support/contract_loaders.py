@@ -290,7 +290,6 @@ KINDS: dict[str, Kind] = {
         _store(DataLoader, "safetensors", device=DEVICE),
         *(ids_in, (*_THREADS, {"memory_budget": 2**14, "device_budget": 2**15})),
     ),
-    # Large enough for the chunks of two windows, or too small, so that rows are gathered here.
     "device, windows": Kind(
         _store(DataLoader, "npy-folder", device=DEVICE, window="2 chunks"),
         *(ids_in, (*_THREADS, {"device_budget": 2**15, "memory_budget": 2**14})),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Generic, TypeVar
 
@@ -42,11 +42,6 @@ class MadeAhead(Iterator[Job]):
             self._submit()
         return self._ready.popleft()
 
-    def poll(self) -> Job | None:
-        """Return the next job if it is ready, else None."""
-        is_ready = self._ready or (self._coming and self._coming[0].done())
-        return next(self, None) if is_ready else None
-
     def _submit(self) -> None:
         while len(self._coming) < self._num_threads:
             make = next(self._blocks, None)
@@ -55,32 +50,6 @@ class MadeAhead(Iterator[Job]):
             if self._threads is None:
                 self._threads = _threads_of(self, self._num_threads, "feedline-reader-order")
             self._coming.append(self._threads.submit(make))
-
-
-class InThread(Iterator[Job]):
-    """Items that come in groups: a thread makes the next group while this one is used.
-
-    Args:
-        groups: The groups, each made after the one before.
-    """
-
-    def __init__(self, groups: Iterable[list[Job]]) -> None:
-        self._groups = iter(groups)
-        self._thread = _threads_of(self, 1, "feedline-reader-groups")
-        self._ready: deque[Job] = deque()
-        self._next: Future[list[Job]] | None = self._submit()
-
-    def __next__(self) -> Job:
-        while not self._ready:
-            if self._next is None:
-                raise StopIteration
-            group = self._next.result()
-            self._next = self._submit() if group else None
-            self._ready.extend(group)
-        return self._ready.popleft()
-
-    def _submit(self) -> Future[list[Job]]:
-        return self._thread.submit(next, self._groups, [])
 
 
 class ReadAhead(Generic[Job, Result]):

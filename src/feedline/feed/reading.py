@@ -30,7 +30,7 @@ _MANY_THREADS = 6
 _MAX_SLAB_BYTES = 2**23
 _MAX_SLAB_ROWS = 2**15
 # More do not help: they would wait for each other.
-_MAX_THREADS = 8
+_MAX_THREADS = 12
 # Jobs that touch more chunks than this are spread over the data: reading ahead does not help.
 _MAX_CHUNKS = 64
 
@@ -227,7 +227,6 @@ def read_into(
     reading: Reading,
     sizes: SlabSizes,
     num_ahead: int,
-    start: int | None = None,
 ) -> ReadAhead[SlabJob, Result]:
     """Return what a sink makes of each slab of a pass.
 
@@ -239,7 +238,6 @@ def read_into(
         reading: How many threads read ahead.
         sizes: How large slabs are.
         num_ahead: The number of slabs that are read ahead.
-        start: The batch to begin at; by default the first one of the pass.
     """
     columns = store.columns
     workplace = Workplace()
@@ -255,8 +253,7 @@ def read_into(
             raise
         return sink.finish(Slab(job.block, arrays), memory)
 
-    first = running.start if start is None else start
-    blocks = slab_jobs(running.segment, running.rank, first, chunking, sizes.num_batches)
+    blocks = slab_jobs(running.segment, running.rank, running.start, chunking, sizes.num_batches)
     return ReadAhead(
         MadeAhead(
             _Announcer(store).around(blocks),
@@ -291,18 +288,9 @@ class _Announcer:
             recent = self._announced
             self._announced = {**recent, **needed}
             for chunk in needed.keys() - recent.keys():
-                announce(self._store, chunk)
+                # What is wrong with a chunk comes up at its batch.
+                with suppress(FeedlineError, OSError):
+                    self._store.prefetch(chunk)
             while len(self._announced) > 2 * _MAX_CHUNKS:
                 self._announced.pop(next(iter(self._announced)), None)
         return block
-
-
-def announce(store: Store, chunk: int) -> None:
-    """Tell a store that a chunk will be read soon; what is wrong with it comes up at its batch.
-
-    Args:
-        store: Where the samples are.
-        chunk: The chunk.
-    """
-    with suppress(FeedlineError, OSError):
-        store.prefetch(chunk)

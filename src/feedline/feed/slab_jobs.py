@@ -120,18 +120,3 @@ def distinct(chunks: Numbers, num_chunks: int) -> tuple[int, ...]:
     is_used = np.zeros(num_chunks, np.bool_)
     is_used[chunks] = True
     return tuple(np.flatnonzero(is_used).tolist())
-
-
-def by_first_use(chunks: Numbers, num_chunks: int) -> list[int]:
-    """Return the distinct chunks in the order of their first use.
-
-    Examples:
-        >>> by_first_use(np.array([3, 1, 3, 0, 1]), 5)
-        [3, 1, 0]
-    """
-    first = np.full(num_chunks, len(chunks), np.int64)
-    # What is written last stays, so the first use is written last.
-    first[chunks[::-1]] = np.arange(len(chunks) - 1, -1, -1)
-    used = np.flatnonzero(first < len(chunks))
-    order: list[int] = used[np.argsort(first[used])].tolist()
-    return order

@@ -16,7 +16,6 @@ from feedline.errors import DamagedDataError
 from feedline.lazy import lazy
 from feedline.store.columns import Column, columns_of
 from feedline.store.gather import RowSource
-from feedline.store.mapped import populate
 
 try:
     import resource
@@ -48,13 +47,6 @@ class OpenChunk:
     def rows(self) -> dict[str, RowSource]:
         """The columns, prepared for copying rows."""
         return {name: RowSource(array) for name, array in self.arrays.items()}
-
-    @lazy
-    def is_populated(self) -> bool:
-        """Whether the pages of mapped files are mapped; asking maps them."""
-        for array in self.arrays.values():
-            populate(array)
-        return True
 
     @property
     def num_samples(self) -> int:

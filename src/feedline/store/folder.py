@@ -293,11 +293,10 @@ class FolderStore(Store):
             self._open(chunk)
 
     def prefetch(self, chunk: int) -> None:
-        """Ask the kernel to read a chunk's files; what it has read already is mapped."""
+        """Ask the kernel to read a chunk's files; this does not wait."""
         if not hasattr(os, "posix_fadvise"):
             return
         file = self.manifest.file(int(self._layout[0][chunk]))
-        num_hints = 0
         for path in files_of(file_in(self.folder, file.path, may_be_folder=True)):
             with open(path, "rb", buffering=0) as opened:
                 descriptor = opened.fileno()
@@ -306,9 +305,6 @@ class FolderStore(Store):
                     continue
                 for start in range(0, size, _HINT_BYTES):
                     os.posix_fadvise(descriptor, start, _HINT_BYTES, os.POSIX_FADV_WILLNEED)
-                    num_hints += 1
-        if not num_hints and not is_grouped(file.path):
-            _ = self._open_chunks.get(chunk).is_populated
 
     def close(self) -> None:
         """Close open files; a later read opens them again."""

@@ -39,11 +39,6 @@ class RowSource:
     def __len__(self) -> int:
         return len(self._array)
 
-    @property
-    def whole(self) -> NDArray[np.uint8] | None:
-        """The bytes of all rows one after another; None if they do not lie like that."""
-        return None if self._take is None else self._array.reshape(-1).view(np.uint8)
-
     def gather(self, rows: NDArray[np.int64], out: NDArray[Any]) -> None:
         """Write the rows to `out`, which is C-contiguous; they are known to be in range."""
         if out.size:

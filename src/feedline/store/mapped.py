@@ -24,15 +24,6 @@ from feedline.words import several
 
 _MAX_AXES = 32
 _MAX_NUMBER = 2**62
-_MADV_POPULATE_READ = 22
-_POPULATED_AT_ONCE = 2**22
-
-
-class _MappedFile(mmap.mmap):
-    """A mapped file that knows which one it is."""
-
-    path: Path
-    identity: tuple[int, int]
 
 
 def map_file(path: Path) -> NDArray[np.uint8]:
@@ -44,8 +35,7 @@ def map_file(path: Path) -> NDArray[np.uint8]:
                 raise UnsafeDataError(f"{path}: must be a regular file")
             if status.st_size == 0:
                 return _empty((0,), np.dtype(np.uint8))
-            mapped = _MappedFile(file.fileno(), 0, access=mmap.ACCESS_READ)
-            mapped.path, mapped.identity = path, (status.st_dev, status.st_ino)
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except FileNotFoundError:
         raise MissingDataError(f"{path}: does not exist; restore it or pack again") from None
     except IsADirectoryError:
@@ -55,63 +45,6 @@ def map_file(path: Path) -> NDArray[np.uint8]:
     except (OSError, ValueError) as error:
         raise StoreError(f"{path}: cannot be mapped ({error}); check that it is readable") from None
     return np.frombuffer(mapped, np.uint8)
-
-
-def read_mapped(array: NDArray[np.uint8], start: int, out: NDArray[np.uint8]) -> None:
-    """Copy `array[start : start + len(out)]` to `out`, by reading if a file is mapped there.
-
-    Reading a long run costs less than touching a mapped one, whose pages must be found one by one.
-    """
-    if not _read_file(array, start, out):
-        np.copyto(out, array[start : start + len(out)])
-
-
-def populate(array: NDArray[Any]) -> None:
-    """Map the pages of an array now, if it is in a mapped file that is in the page cache.
-
-    Otherwise threads that touch them first would wait for each other at every few pages.
-    """
-    held = _file_of(array)
-    if held is None or not hasattr(held, "madvise"):
-        return
-    try:
-        # Step by step, because the interpreter's lock is held meanwhile.
-        for start in range(0, len(held), _POPULATED_AT_ONCE):
-            length = min(_POPULATED_AT_ONCE, len(held) - start)
-            held.madvise(_MADV_POPULATE_READ, start, length)
-    except (OSError, ValueError):  # not on this system
-        pass
-
-
-def _file_of(array: Any) -> _MappedFile | None:
-    """Return the mapped file that an array is a view of, if any."""
-    held = array
-    while isinstance(held, np.ndarray | memoryview):
-        held = held.base if isinstance(held, np.ndarray) else held.obj
-    return held if isinstance(held, _MappedFile) else None
-
-
-def _read_file(array: NDArray[np.uint8], start: int, out: NDArray[np.uint8]) -> bool:
-    """Read a part of the file that an array maps, and return whether that was possible."""
-    held = _file_of(array)
-    if held is None or not hasattr(os, "preadv"):
-        return False
-    first = np.frombuffer(held, np.uint8, 1).ctypes.data
-    offset = array.ctypes.data - first + start
-    descriptor = os.open(held.path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0))
-    try:
-        status = os.fstat(descriptor)
-        if (status.st_dev, status.st_ino) != held.identity:
-            return False
-        memory, done = out.data, 0
-        while done < len(out):
-            count = os.preadv(descriptor, [memory[done:]], offset + done)
-            if not count:
-                return False
-            done += count
-    finally:
-        os.close(descriptor)
-    return True
 
 
 def view(

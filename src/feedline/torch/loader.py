@@ -89,8 +89,7 @@ class DataLoader(PlannedLoader, TorchDataLoader[Item]):  # type: ignore[misc]
             in this process's memory. With a device, `memory_budget` counts pinned memory; its
             default is then 128 MiB and 32 MiB for each thread.
         device_budget: For a store, without workers: bytes of the device's memory for what is copied
-            ahead, by default 2 GiB. If twice the chunks of a window fit, a windowed shuffle is done
-            on the device.
+            ahead, by default 2 GiB.
         log: A folder for a log of every batch, for `feedline audit`; or a recorder, such as a
             `feedline.runs.ConsumptionLog`.
         num_replicas: The number of ranks; by default that of the process group, else 1.

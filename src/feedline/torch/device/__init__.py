@@ -1,1 +1,1 @@
-"""Batches on a device: slabs that are copied whole, windows that are shuffled there, any loader."""
+"""Batches on a device: those of a store in slabs, and those of any loader one by one."""
