@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given, settings
 from numpy.typing import NDArray
 
-from feedline.store.gather import RowSource, scatter
+from feedline.store.gather import FlatRows, RowSource, scatter
 
 TYPE_NAMES = ("bool", "int8", "uint16", "int32", "uint64", "float16", "float64", "complex128")
 LAYOUTS = ("plain", "strided", "reversed", "fortran", "unaligned", "sliced", "repeated", "frozen")
@@ -173,3 +173,50 @@ def test_scattering_undoes_gathering(source: NDArray[Any], data: st.DataObject) 
     RowSource(source).gather(order, taken)
     scatter(taken, back, order)
     assert np.array_equal(back, source)
+
+
+@given(data=st.data())
+@settings(max_examples=60)
+def test_rows_of_several_arrays_are_copied_as_if_they_were_one(data: st.DataObject) -> None:
+    type_name = data.draw(st.sampled_from(TYPE_NAMES))
+    inner = data.draw(st.sampled_from([(), (3,), (128,), (16, 70)]))
+    lengths = data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=5))
+    arrays = [numbered(type_name, (n, *inner), n) for n in lengths]
+    # Whether they can be copied at once depends on where they happen to lie.
+    flat = FlatRows.of([RowSource(array) for array in arrays])
+    if flat is None:
+        return
+    numbers = data.draw(st.lists(st.integers(0, len(arrays) - 1), max_size=12))
+    rows = [data.draw(st.integers(0, lengths[number] - 1)) for number in numbers]
+    out = np.zeros((len(rows), *inner), type_name)
+    flat.take(np.array(numbers, np.int64), np.array(rows, np.int64), out)
+    expected = [arrays[number][row] for number, row in zip(numbers, rows, strict=True)]
+    assert np.array_equal(out, np.array(expected, type_name).reshape(out.shape))
+
+
+def test_arrays_at_the_same_place_of_a_page_are_copied_at_once() -> None:
+    # As mapped files are: whatever the rows' size, pieces of it fit all of them.
+    for row_bytes in (512, 1536, 4096, 150528):
+        memory = np.zeros(3 * 2**20, np.uint8)
+        start = -memory.ctypes.data % 4096
+        count = 2**19 // row_bytes
+        parts = [
+            memory[first : first + count * row_bytes].reshape(count, row_bytes)
+            for first in (start + 128, start + 2**20 + 128)
+        ]
+        for number, part in enumerate(parts):
+            part[...] = np.arange(count, dtype=np.uint8)[:, None] + 100 * number
+        flat = FlatRows.of([RowSource(part) for part in parts])
+        assert flat is not None
+        out = np.empty((2, row_bytes), np.uint8)
+        flat.take(np.array([1, 0]), np.array([count - 1, 0]), out)
+        assert np.array_equal(out, np.stack([parts[1][-1], parts[0][0]]))
+
+
+def test_arrays_that_share_no_fair_piece_are_not_copied_at_once() -> None:
+    memory = np.zeros(2**16, np.uint8)
+    parts = [memory[first : first + 4096].reshape(2, 2048) for first in (0, 8193)]
+    assert FlatRows.of([RowSource(part) for part in parts]) is None
+    strided = memory[: 2 * 4096].reshape(2, 4096)[:, :2048]
+    assert FlatRows.of([RowSource(strided)]) is None
+    assert FlatRows.of([RowSource(np.zeros((4, 0)))]) is None
