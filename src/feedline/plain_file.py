@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-from pathlib import Path
 from typing import BinaryIO
 
 from feedline.errors import UnsafeDataError
@@ -43,9 +42,13 @@ def read_plain(path: str | os.PathLike[str], most: int) -> bytes:
         most: The most bytes that it may have.
     """
     with open_plain(path) as file:
-        found = file.read(most + 1)
+        # A buffer for `most` would be taken at once, however small the file is.
+        size = os.fstat(file.fileno()).st_size
+        found = file.read(min(size, most) + 1)
+        if size < len(found) <= most:
+            found += file.read(most + 1 - len(found))
     if len(found) > most:
-        size = Path(path).stat().st_size
+        size = max(size, len(found))
         raise UnsafeDataError(f"{os.fspath(path)}: has {size} bytes but must have at most {most}")
     return found
 

@@ -219,7 +219,9 @@ def make_feeds(data: store.Store) -> list[Any]:
         feed.LoggedBatches(iter(()), begun, NoRecorder(), 3, lambda: 0),
         feed.as_loader([1, 2, 3]),
         feed.BlocksAhead(segment, 0),
-        next(feed.read_slabs(data, chunking, segment, 0, 0, feed.Reading())),
+        next(
+            feed.read_slabs(data, chunking, feed.Pass(segment, 0, feed.Batching()), feed.Reading())
+        ),
         *(feed.Alone(), feed.FoundPeers(), feed.FoundPeers(4, 1), feed.Batching(4)),
         *(feed.Guard(), feed.Reading(), OwnLoader(None), OwnLoader(resumed.position)),
     ]
@@ -314,6 +316,7 @@ def make_torch(folder: Path, data: store.Store) -> list[Any]:
     sources = [range(n) for n in range(1, 60)]
     ranks = {"num_replicas": 3, "rank": 2}
     return [
+        torch.to_device(begun, "cpu"),
         *(begun, lazy, torch.MultiresolutionDataset(cache)),
         torch.DataLoader(data, batch_size=64, shuffle=True, window="4 chunks", num_workers=2),
         torch.DataLoader(list(range(10)), sampler=plan.Weighted(np.ones(10))),

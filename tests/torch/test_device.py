@@ -193,7 +193,9 @@ def test_pinned_memory_stays_within_its_budget(folder: Path) -> None:
     for budget in (2**14, 2**16, 2**20):
         loader = on_device(folder, shuffled(folder), memory_budget=budget)
         next(iter(loader))
-        ring = loader.dataset.feeder._ring  # type: ignore[attr-defined]
+        assert loader._feeder is not None
+        ring = loader._feeder._ring
+        assert ring is not None
         assert 0 < ring.num_bytes * ring.count <= budget
 
 

@@ -25,7 +25,7 @@ _ALIGNMENT = 64
 # Rows of one chunk that follow each other are read in place; shorter runs are sorted by chunk.
 _MEAN_RUN = 16
 # Chunks that may be open for one copy; all of them have to be.
-_MOST_AT_ONCE = 256
+_MOST_AT_ONCE = 128
 # Sets of chunks whose rows are kept ready.
 _MOST_OPENED = 4
 

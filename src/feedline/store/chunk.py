@@ -61,7 +61,7 @@ class OpenChunk:
         return next(iter(lengths.values()))
 
 
-_MAX_FILES = 512
+_MAX_FILES = 128
 
 
 def max_open_files() -> int:

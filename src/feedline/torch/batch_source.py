@@ -13,7 +13,6 @@ from feedline.feed.store_plans import TAILS, plan_for_store, plan_given
 from feedline.plan import Order, Plan, SamplePlan, Sequential, Shuffled
 from feedline.store import Store, is_store
 from feedline.torch.device.feeder import DEVICE_BUDGET, Feeder
-from feedline.torch.device.link import Link
 from feedline.torch.feed_dataset import FeedDataset
 from feedline.torch.loader_arguments import (
     as_is,
@@ -93,12 +92,7 @@ class BatchSource:
     torch_sampler: Any = None
     torch_batch_sampler: Any = None
     drop_last: bool = False
-
-    @property
-    def link(self) -> Link | None:
-        """The way to the device, if the dataset makes its batches there."""
-        feeder = getattr(self.dataset, "feeder", None)
-        return None if feeder is None else feeder.link
+    feeder: Feeder | None = None
 
 
 def batch_source(
@@ -112,12 +106,12 @@ def batch_source(
         is_plan or (samples.sampler is None and samples.batch_sampler is None)
     )
     if is_read:
-        dataset = _feed_dataset(dataset, samples, store)
-        dataset.feeder = store.feeder(store.reading, num_workers)
-        return _of_feed(dataset, samples, store.transform)
+        feeder = store.feeder(store.reading, num_workers)
+        source = _of_feed(_feed_dataset(dataset, samples, store), samples, store.transform)
+        return replace(source, feeder=feeder)
     needs_store = {name: value for name, value in vars(store).items() if name != "device"}
     if isinstance(dataset, FeedDataset):
-        dataset.feeder = store.feeder(dataset.reading, num_workers)
+        feeder = store.feeder(dataset.reading, num_workers)
         needs_store.pop("device_budget")
     check_left_out(needs_store, "it needs a store, and no sampler")
     if isinstance(dataset, FeedDataset):
@@ -125,7 +119,7 @@ def batch_source(
             *(samples.sampler, samples.batch_sampler, samples.batch_size, samples.shuffle),
             samples.given,
         )
-        return _of_feed(dataset, samples, None)
+        return replace(_of_feed(dataset, samples, None), feeder=feeder)
     if is_plan:
         return _of_plan(dataset, samples)
     if samples.sampler is None and samples.batch_sampler is None:

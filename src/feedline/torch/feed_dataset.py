@@ -18,7 +18,6 @@ from feedline.feed import (
     Pass,
     Peers,
     Reading,
-    Slab,
     chunking_of,
     gather_samples,
     picked_batches,
@@ -35,7 +34,7 @@ from feedline.store import Store
 from feedline.store.columns import Arrays
 from feedline.store.protocol import check_store
 from feedline.torch.device.feeder import Feeder
-from feedline.torch.device.slabs import Arrival, DeviceSlab
+from feedline.torch.device.slabs import Arrival
 from feedline.torch.regions import Regions, SharedColumns, as_tensor, can_share
 from feedline.torch.sampler import BatchPlanSampler
 from feedline.torch.shared_pass import SharedPass
@@ -107,13 +106,11 @@ class FeedDataset(IterableDataset[Item]):
         self._prefixes = tuple(prefixes)
         self._arrange: Arrange = arrange or itemgetter(0)
         self._shared = SharedPass()
-        self._announced: Pass | None = None
+        self._announced: tuple[Pass | None, Feeder | None] = (None, None)
         self._num_worker_passes = 0
         self._regions: Regions | None = None
         #: Whether workers deliver memory that they reuse; not if batches are changed there.
         self.lends_memory = True
-        #: The way to a device, where batches that are read without workers then come; or None.
-        self.feeder: Feeder | None = None
 
     def __repr__(self) -> str:
         return loader_shown(self, self.batches.position, SINGLE, type(self.store).__name__)
@@ -152,20 +149,23 @@ class FeedDataset(IterableDataset[Item]):
         self.batches.load_state_dict(state_dict)
         self._shared.go_to(self.batches.position.next_segment())
 
-    def announce(self, running: Pass, num_workers: int) -> None:
-        """Make the next iterators, here or in workers, belong to a pass."""
+    def announce(self, running: Pass, num_workers: int, feeder: Feeder | None = None) -> None:
+        """Make the next iterators, here or in workers, belong to a pass.
+
+        With a feeder, which needs that there are no workers, batches come on its device.
+        """
         if num_workers:
             # Known from now on, so that a state can be saved even when a file is lost.
             _ = self.store.fingerprint
             self._shared.go_to(running.segment)
         else:
-            self._announced = running
+            self._announced = (running, feeder)
 
     def __iter__(self) -> Iterator[Item]:
         worker = get_worker_info()
         if worker is None:
-            announced, self._announced = self._announced, None
-            return self._in_process(announced)
+            (announced, feeder), self._announced = self._announced, (None, None)
+            return self._in_process(announced, feeder)
         self._num_worker_passes += 1
         # The same in all workers of a pass: torch draws a seed for each loader's iterator, and
         # persistent workers count their passes together.
@@ -181,9 +181,9 @@ class FeedDataset(IterableDataset[Item]):
         return self._in_worker(segment, numbers)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_regions": None, "_announced": None, "feeder": None}
+        return {**self.__dict__, "_regions": None, "_announced": (None, None)}
 
-    def _in_process(self, announced: Pass | None) -> Iterator[Item]:
+    def _in_process(self, announced: Pass | None, feeder: Feeder | None) -> Iterator[Item]:
         """Yield the batches of a pass; one that no loader has begun counts them itself."""
         running = announced
         if running is None:
@@ -193,11 +193,11 @@ class FeedDataset(IterableDataset[Item]):
             running = self.batches.position.begin(moves_on=False)
         # Workers that are started later begin where this pass did not: at the epoch's start.
         self._shared.go_to_epoch(running.segment.epoch)
-        slabs = self._slabs(running)
+        slabs = self._slabs(running, feeder)
         try:
             for slab in slabs:
                 sizes = [end - first for first, end in pairwise(slab.block.bounds.tolist())]
-                tensors, arrived = self._opened(slab)
+                tensors, arrived = self._opened(slab, feeder)
                 for batch in list(map(self._arrange, self._split(tensors, sizes))):
                     arrived()
                     if announced is None:
@@ -211,17 +211,16 @@ class FeedDataset(IterableDataset[Item]):
         finally:
             slabs.close()
 
-    def _slabs(self, running: Pass) -> Any:
+    def _slabs(self, running: Pass, feeder: Feeder | None) -> Any:
         """Return the slabs of a pass, on a device if batches go to one."""
-        if self.feeder is not None:
-            return self.feeder.slabs(self.store, self._chunking, running)
+        if feeder is not None:
+            return feeder.slabs(self.store, self._chunking, running)
         return read_slabs(self.store, self._chunking, running, self.reading)
 
-    def _opened(self, slab: Slab | DeviceSlab) -> tuple[Tensors, Callable[[], None]]:
+    def _opened(self, slab: Any, feeder: Feeder | None) -> tuple[Tensors, Callable[[], None]]:
         """Return the tensors of a slab, and what is to be called before a batch is used."""
-        if isinstance(slab, DeviceSlab):
-            assert self.feeder is not None
-            return slab.tensors, Arrival(self.feeder.link, slab)
+        if feeder is not None:
+            return slab.tensors, Arrival(feeder.link, slab)
         return self._tensors(slab.arrays), _do_nothing
 
     def _tensors(self, arrays: Arrays) -> Tensors:

@@ -198,8 +198,9 @@ class DataLoader(PlannedLoader, TorchDataLoader[Item]):  # type: ignore[misc]
             pin_memory_device=pin_memory_device,
         )
         self._sampler = source.sampler
-        #: The way to the device that batches are delivered on, if any.
-        self.link: Link | None = None if device is None else source.link or Link(device)
+        # The ways to the device: one for a store's batches, one for those that others make.
+        self._feeder = source.feeder
+        self._link = None if device is None or source.feeder is not None else Link(device)
         self.with_mask = check_flag("with_mask", with_mask)
         #: What torch has asked for in the pass that has begun.
         self.asked_for = _Asked()
@@ -226,7 +227,7 @@ class DataLoader(PlannedLoader, TorchDataLoader[Item]):  # type: ignore[misc]
     def _batches(self, running: Pass) -> Iterator[Any]:
         self.asked_for = asked = _Asked()
         if isinstance(self.dataset, FeedDataset):
-            self.dataset.announce(running, self.num_workers)
+            self.dataset.announce(running, self.num_workers, self._feeder)
         elif self._auto_collation:
             asked.batches = self._sampler.batches(running)
         else:
@@ -235,11 +236,12 @@ class DataLoader(PlannedLoader, TorchDataLoader[Item]):  # type: ignore[misc]
 
     def _made(self) -> Iterator[Any]:
         """Return the batches of the pass that has begun, before they are delivered."""
-        if isinstance(self.dataset, FeedDataset) and self.dataset.feeder is not None:
-            return map(self.collate_fn, iter(self.dataset))
+        if self._feeder is not None:
+            made: Iterator[Any] = iter(self.dataset)
+            return map(self.collate_fn, made)
         with born_shielded(self), worker_errors(self._iterator):
             batches: Iterator[Any] = TorchDataLoader.__iter__(self)
-        return batches if self.link is None else MovedAhead(batches, self.link, ahead=1)
+        return batches if self._link is None else MovedAhead(batches, self._link, ahead=1)
 
     @property
     def _index_sampler(self) -> Any:
@@ -256,8 +258,8 @@ class DataLoader(PlannedLoader, TorchDataLoader[Item]):  # type: ignore[misc]
     def close(self) -> None:
         """End persistent workers, close the log, and give back pinned memory."""
         super().close()
-        if isinstance(self.dataset, FeedDataset) and self.dataset.feeder is not None:
-            self.dataset.feeder.close()
+        if self._feeder is not None:
+            self._feeder.close()
         # torch ends the workers of an iterator when it is dropped.
         self._iterator = None
 

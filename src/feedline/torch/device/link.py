@@ -30,6 +30,10 @@ class Link:
         self._stream = torch.cuda.Stream(self.device) if self.is_cuda else None
         self._of_thread = local()
 
+    def __reduce__(self) -> tuple[type[Link], tuple[torch.device]]:
+        # Streams stay with their process.
+        return Link, (self.device,)
+
     @property
     def is_cuda(self) -> bool:
         """Whether the device is a GPU with streams and events."""
