@@ -79,7 +79,8 @@ class MultiresolutionDataset(Dataset[Any]):
 
     Examples:
         >>> import json, pathlib, tempfile
-        >>> folder = pathlib.Path(tempfile.mkdtemp())
+        >>> made = tempfile.TemporaryDirectory()
+        >>> folder = pathlib.Path(made.name)
         >>> items = [{"crop_resolution": [640, 384]}, {"crop_resolution": [256, 256]}]
         >>> _ = (folder / "metadata.json").write_text(json.dumps({"shards": ["0.json"]}))
         >>> _ = (folder / "0.json").write_text(json.dumps(items))
@@ -88,6 +89,7 @@ class MultiresolutionDataset(Dataset[Any]):
         [('square', (256, 256)), ('wide', (640, 384))]
         >>> dataset.bucket_groups["wide", (640, 384)]["indices"]
         [0]
+        >>> made.cleanup()
     """
 
     def __init__(
