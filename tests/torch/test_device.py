@@ -229,6 +229,16 @@ def test_transforms_get_batches_on_the_device(folder: Path) -> None:
     assert sorted(doubled.tolist()) == list(range(0, 2 * NUM_SAMPLES, 2))
 
 
+def test_masks_are_on_the_device_and_mark_padding(folder: Path) -> None:
+    plan = SamplePlan(order=Shuffled(num_samples=NUM_SAMPLES, seed=3), tail="pad")
+    loader = on_device(folder, plan, with_mask=True)
+    pairs = [(batch["x"], is_real) for batch, is_real in loader]
+    assert all(mask.device == values.device for values, mask in pairs)
+    real = torch.cat([values[mask] for values, mask in pairs])
+    assert sorted(real.tolist()) == list(range(NUM_SAMPLES))
+    assert sum(len(values) for values, _ in pairs) > NUM_SAMPLES
+
+
 def test_a_loader_around_another_counts_what_the_loop_received() -> None:
     plain = DataLoader(list(range(40)), batch_size=4, shuffle=True, seed=1)
     expected = [batch.tolist() for batch in plain]

@@ -232,7 +232,7 @@ class DataLoader(PlannedLoader, TorchDataLoader[Item]):  # type: ignore[misc]
             asked.batches = self._sampler.batches(running)
         else:
             asked.batches = self._sampler.entries(running)
-        return _Delivering(self._made(), running, asked, self.with_mask)
+        return _Delivering(self._made(), running, asked, self.with_mask, self._device)
 
     def _made(self) -> Iterator[Any]:
         """Return the batches of the pass that has begun, before they are delivered."""
@@ -242,6 +242,12 @@ class DataLoader(PlannedLoader, TorchDataLoader[Item]):  # type: ignore[misc]
         with born_shielded(self), worker_errors(self._iterator):
             batches: Iterator[Any] = TorchDataLoader.__iter__(self)
         return batches if self._link is None else MovedAhead(batches, self._link, ahead=1)
+
+    @property
+    def _device(self) -> torch.device | None:
+        """The device that batches are delivered on; None if they stay where they are made."""
+        link = self._link if self._feeder is None else self._feeder.link
+        return None if link is None else link.device
 
     @property
     def _index_sampler(self) -> Any:
@@ -305,6 +311,7 @@ class _Delivering(Iterator[Any]):
     running: Pass
     asked: _Asked
     with_mask: bool
+    device: torch.device | None
     num_failed: int = 0
 
     def __next__(self) -> Any:
@@ -329,8 +336,8 @@ class _Delivering(Iterator[Any]):
     def _mask(self) -> torch.Tensor:
         block = self.running.planned(self.running.num_delivered - 1)
         if block.is_real is None:
-            return torch.ones(len(block.indices), dtype=torch.bool)
-        return torch.from_numpy(block.is_real)
+            return torch.ones(len(block.indices), dtype=torch.bool, device=self.device)
+        return torch.from_numpy(block.is_real).to(self.device)
 
     def __len__(self) -> int:
         return self.running.num_batches
