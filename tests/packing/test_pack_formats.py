@@ -185,3 +185,11 @@ def test_a_parquet_file_with_a_column_name_that_is_not_utf8_is_refused(tmp_path:
     path = Path(__file__).parent.parent / "fuzz" / "kept" / "name-not-utf8.parquet"
     with pytest.raises(FeedlineError, match="not UTF-8"):
         pack(path, tmp_path / "out", progress=False)
+
+
+def test_a_parquet_file_that_ends_the_process_of_pyarrow_is_refused(tmp_path: Path) -> None:
+    # Found by fuzzing: asked about a column of it, pyarrow aborts the process.
+    source = Path(__file__).parent / "crashers" / "level_histogram.parquet"
+    with pytest.raises(FeedlineError, match=r"level_histogram\.parquet: cannot be read"):
+        pack(source, tmp_path / "packed")
+    assert not (tmp_path / "packed").exists()

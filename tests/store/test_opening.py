@@ -319,3 +319,16 @@ def test_columns_are_named_once_and_at_least_one(num: int, tmp_path: Path) -> No
     path.write_text(json.dumps(manifest))
     with pytest.raises(FeedlineError, match="at least one column, and each once"):
         feedline.open(tmp_path / "data")[0]
+
+
+@pytest.mark.parametrize("name", [[{"a": ["x"] * 9999}], 7, None, "x" * 9999])
+def test_names_of_columns_are_texts_and_errors_stay_short(name: Any, tmp_path: Path) -> None:
+    # Found by fuzzing: a list was taken for a name, and made an error of 20 kB.
+    feedline.pack({"x": np.ones(6)}, tmp_path / "data")
+    path = tmp_path / "data" / "metadata.json"
+    manifest = json.loads(path.read_text())
+    manifest["columns"][0]["name"] = name
+    path.write_text(json.dumps(manifest))
+    with pytest.raises(FeedlineError) as caught:
+        feedline.open(tmp_path / "data")[0]
+    assert len(str(caught.value)) < 1000

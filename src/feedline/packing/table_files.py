@@ -66,21 +66,16 @@ class ParquetFiles:
             ends = np.cumsum([group.num_rows for group in groups])
             first = int(np.searchsorted(ends, start, side="right"))
             row = int(ends[first]) - groups[first].num_rows
-            # At most, when it is decoded; in the file it may have few.
-            row_bytes = _MAX_VALUE_BYTES * max(
-                sum(group.column(number).num_values for number in range(group.num_columns))
-                // max(1, group.num_rows)
-                for group in groups
-            )
-            for table in file.iter_batches(
-                batch_size=max(1, min(_MAX_BATCH_ROWS, _BLOCK_BYTES // max(1, row_bytes))),
-                row_groups=range(first, len(groups)),
-                columns=old_names(self._selection),
-            ):
-                skip = min(max(start - row, 0), table.num_rows)
-                if skip < table.num_rows:
-                    yield _batch(path, row + skip, table.slice(skip), self._selection)
-                row += table.num_rows
+            for number in range(first, len(groups)):
+                for table in file.iter_batches(
+                    batch_size=_batch_rows(file, number, groups[number]),
+                    row_groups=[number],
+                    columns=old_names(self._selection),
+                ):
+                    skip = min(max(start - row, 0), table.num_rows)
+                    if skip < table.num_rows:
+                        yield _batch(path, row + skip, table.slice(skip), self._selection)
+                    row += table.num_rows
 
     @contextmanager
     def _open(self, path: Path) -> Iterator[Any]:
@@ -302,6 +297,17 @@ def to_array(where: str, row: int, name: str, values: Any) -> NDArray[Any]:
         )
     numbers = array.to_numpy(zero_copy_only=False)
     return as_column(where, row, name, numbers.reshape(shape))
+
+
+def _batch_rows(file: Any, number: int, group: Any) -> int:
+    """Return how many rows of a row group are decoded at once."""
+    # Asked about the columns of a damaged group, pyarrow ends the process; reading is an error.
+    next(file.iter_batches(batch_size=1, row_groups=[number]), None)
+    columns = map(group.column, range(group.num_columns))
+    num_values = sum(int(column.num_values) for column in columns)
+    # At most, when it is decoded; in the file it may have few.
+    row_bytes = _MAX_VALUE_BYTES * (num_values // max(1, int(group.num_rows)))
+    return max(1, min(_MAX_BATCH_ROWS, _BLOCK_BYTES // max(1, row_bytes)))
 
 
 def _num_rows_in(path: Path, metadata: Any) -> int:

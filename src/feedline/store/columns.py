@@ -28,6 +28,8 @@ _PLAIN = {
 
 _MAX_ROW_BYTES = 2**48
 
+_MOST_NAMED = 5
+
 #: The types that values may have.
 TYPE_NAMES = (*_PLAIN, *_CARRIERS)
 
@@ -145,12 +147,13 @@ def columns_of(arrays: Mapping[str, NDArray[Any]], type_names: Mapping[str, str]
 
 def check_columns(path: Any, expected: Mapping[str, Column], found: Mapping[str, Column]) -> None:
     """Raise an error that names the file, unless it has the expected columns."""
-    wrong = [f"column {name!r} is missing" for name in expected if name not in found]
+    wrong = [f"column {name!r:.80} is missing" for name in expected if name not in found]
     for name, column in expected.items():
         if name in found and found[name] != column:
-            wrong.append(f"column {name!r} is {found[name]} and should be {column}")
+            wrong.append(f"column {name!r:.80} is {found[name]} and should be {column}")
     if wrong:
+        more = f"; and {len(wrong) - _MOST_NAMED} more" if len(wrong) > _MOST_NAMED else ""
         raise DamagedDataError(
-            f"{path}: {'; '.join(wrong)}; all chunks of a folder must have the same columns; write "
-            "this one again"
+            f"{path}: {'; '.join(wrong[:_MOST_NAMED])}{more}; all chunks of a folder must have the "
+            "same columns; write this one again"
         )

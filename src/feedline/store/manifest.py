@@ -208,13 +208,20 @@ def _samples_of(path: Path, entries: list[dict[str, Any]]) -> NDArray[np.int64]:
     return samples
 
 
+def _name_of(entry: Any) -> str:
+    name = entry["name"]
+    if not isinstance(name, str):
+        raise TypeError(f"name={name!r:.80} must be a text")
+    return name
+
+
 def _columns_of(path: Path, listed: Any) -> dict[str, Column] | None:
     if listed is None:
         return None
     try:
         columns = [
             Column(
-                str(entry["name"]),
+                _name_of(entry),
                 entry["dtype"],
                 tuple(check_integer("shape", size, 0, _MAX_SAMPLES) for size in entry["shape"]),
             )
