@@ -252,6 +252,28 @@ def test_a_loader_around_another_counts_what_the_loop_received() -> None:
         assert seen + rest == expected
 
 
+def test_a_break_on_the_last_but_one_batch_after_a_resume_restarts_the_epoch() -> None:
+    first = to_device(DataLoader(list(range(20)), batch_size=2, shuffle=True), DEVICE)
+    list(islice(first, 4))
+    resumed = to_device(DataLoader(list(range(20)), batch_size=2, shuffle=True), DEVICE)
+    resumed.load_state_dict(first.state_dict())
+    assert len(list(islice(resumed, 5))) == 5
+    assert (len(list(resumed)), resumed.epoch) == (10, 0)
+    assert (len(list(resumed)), resumed.epoch) == (10, 1)
+
+
+@needs_gpu
+def test_a_batch_whose_memory_is_used_again_is_copied_before() -> None:
+    memory = torch.empty(2**26, dtype=torch.uint8).pin_memory()
+
+    def batches() -> Iterator[torch.Tensor]:
+        for number in range(4):
+            yield memory.fill_(number)
+
+    found = [batch.unique().tolist() for batch in to_device(batches(), DEVICE)]
+    assert found == [[0], [1], [2], [3]]
+
+
 def test_a_break_on_the_last_but_one_batch_restarts_the_epoch() -> None:
     loader = to_device(DataLoader(list(range(8)), batch_size=2), DEVICE)
     assert len(list(islice(loader, 3))) == 3

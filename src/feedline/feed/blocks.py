@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import pairwise
 from threading import Lock
 
@@ -21,18 +21,12 @@ class BlocksAhead:
     Computing a block costs some hundred microseconds even if it is small, so blocks are large,
     except the first. The latest two are kept, because readers straddle their border.
 
-    `on_block` is told of every block but the first, which nothing must delay.
-
     Args:
         segment: What is left of the epoch.
         rank: The rank whose batches these are.
-        on_block: Is called with every block but the first.
     """
 
-    def __init__(
-        self, segment: Segment, rank: int, on_block: Callable[[Block], None] | None = None
-    ) -> None:
-        self._on_block = on_block
+    def __init__(self, segment: Segment, rank: int) -> None:
         self._segment = segment
         self._rank = rank
         self._lock = Lock()
@@ -49,14 +43,11 @@ class BlocksAhead:
             for block in self._latest:
                 if block.first <= start and stop <= block.first + len(block):
                     return block.part(start, stop)
-            is_first = not self._latest
             end = min(max(stop, start + self._num_batches), self._segment.num_batches)
             block = self._segment.block(self._rank, start, end)
             self._latest = [block, *self._latest[:1]]
             if len(block.indices) * 4 <= _MAX_ENTRIES:
                 self._num_batches = max(4 * self._num_batches, stop - start)
-        if self._on_block is not None and not is_first:
-            self._on_block(block)
         return block.part(start, stop)
 
 

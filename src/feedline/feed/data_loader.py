@@ -48,7 +48,8 @@ class DataLoader(PlannedLoader):
         with_mask: Yield `(batch, is_real)` pairs. `is_real` is False where a sample is padding.
         num_threads: The number of threads that read ahead; 0 reads in the loop's thread. `"auto"`
             is the cores of this process, divided by the ranks on this machine.
-        memory_budget: Bytes that the batches read ahead or in use may take.
+        memory_budget: Bytes that the batches read ahead or in use may take; by default 48 MiB,
+            and 16 MiB for each thread after the first.
         num_replicas: The number of ranks; by default that of the process group, else 1.
         rank: The rank of this process; by default that in the process group, else 0.
         peers: The ranks, if `num_replicas` and `rank` are not given.

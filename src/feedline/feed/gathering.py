@@ -86,13 +86,14 @@ class Workplace:
 
     def flat_rows(self, store: Store, job: SlabJob, names: Iterable[str]) -> Flat | None:
         """Return the rows of a job's chunks, column by column; None if they must be read."""
-        if job.needed not in self._opened:
-            found = _flat_rows(store, job, names)
-            while len(self._opened) >= _MOST_OPENED:
-                self._opened.pop(next(iter(self._opened)), None)
-            self._opened[job.needed] = found
-            return found
-        return self._opened.get(job.needed)
+        opened = self._opened
+        if job.needed in opened:
+            return opened[job.needed]
+        found = _flat_rows(store, job, names)
+        # Other threads read the dict meanwhile, so it is replaced, never changed.
+        kept = list(opened.items())[1 - _MOST_OPENED :]
+        self._opened = dict([*kept, (job.needed, found)])
+        return found
 
 
 def gather(store: Store, job: SlabJob, arrays: Arrays, workplace: Workplace) -> None:

@@ -286,11 +286,10 @@ class _Announcer:
         needed = dict.fromkeys(chunk for job in block for chunk in job.needed)
         if len(needed) <= _MAX_CHUNKS:
             recent = self._announced
-            self._announced = {**recent, **needed}
+            # Other threads read the dict meanwhile, so it is replaced, never changed.
+            self._announced = dict.fromkeys([*recent, *needed][-2 * _MAX_CHUNKS :])
             for chunk in needed.keys() - recent.keys():
                 # What is wrong with a chunk comes up at its batch.
                 with suppress(FeedlineError, OSError):
                     self._store.prefetch(chunk)
-            while len(self._announced) > 2 * _MAX_CHUNKS:
-                self._announced.pop(next(iter(self._announced)), None)
         return block

@@ -240,7 +240,7 @@ class Segment:
     def resized(self, num_batches: int, *, world_size: int, batch_size: int) -> Segment:
         """Return the segment that a run resumes after `num_batches` of this one.
 
-        The same as from a cursor, but the history is not gone through again.
+        The same as from a cursor, but nothing is computed from the history again.
 
         Examples:
             >>> from feedline.plan import SamplePlan, Shuffled

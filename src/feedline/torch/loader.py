@@ -21,7 +21,7 @@ from feedline.torch.device.moving import MovedAhead
 from feedline.torch.feed_dataset import FeedDataset
 from feedline.torch.loader_arguments import check_exact
 from feedline.torch.shield import Shielded, born_shielded
-from feedline.torch.worker_errors import worker_errors
+from feedline.torch.worker_errors import raise_if_killed, worker_errors
 from feedline.words import several
 
 Item = TypeVar("Item", covariant=True)
@@ -83,7 +83,7 @@ class DataLoader(PlannedLoader, TorchDataLoader[Item]):  # type: ignore[misc]
         num_threads: For a store, without workers: the number of threads that read ahead; by default
             the cores of this process, divided by the ranks on this machine.
         memory_budget: For a store: bytes that the batches read ahead or in use may take, in each
-            worker if there are any; by default 48 MiB.
+            worker if there are any; by default 48 MiB, and 16 MiB for each thread after the first.
         device: The device that batches are delivered on, such as `"cuda"`; they are copied ahead,
             and ready for the current stream. A `transform` gets them there. By default batches stay
             in this process's memory. With a device, `memory_budget` counts pinned memory; its
@@ -315,18 +315,15 @@ class _Delivering(Iterator[Any]):
     num_failed: int = 0
 
     def __next__(self) -> Any:
-        with worker_errors(self.batches):
-            return self._next()
-
-    def _next(self) -> Any:
         try:
             batch = next(self.batches)
         except StopIteration:
             raise
-        except Exception:
+        except Exception as error:
             # The loop may continue after an error; then the batch that failed is skipped.
             self.num_failed += 1
             self.asked.take()
+            raise_if_killed(self.batches, error)
             raise
         self.running.deliver(1 + self.num_failed)
         self.num_failed = 0

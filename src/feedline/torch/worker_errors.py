@@ -30,9 +30,14 @@ def worker_errors(batches: Any) -> Iterator[None]:
     except StopIteration:
         raise
     except Exception as error:
-        if found := _look_for_death(batches, error):
-            raise WorkerError(found) from error
+        raise_if_killed(batches, error)
         raise
+
+
+def raise_if_killed(batches: Any, error: Exception) -> None:
+    """Raise a WorkerError if an error came from a killed worker of torch's loader."""
+    if found := _look_for_death(batches, error):
+        raise WorkerError(found) from error
 
 
 def _look_for_death(batches: Any, error: Exception) -> str | None:

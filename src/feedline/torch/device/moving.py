@@ -53,6 +53,7 @@ class MovedAhead(Iterator[Any]):
         self._record = record
         self._waiting: deque[_Moved] = deque()
         self._has_ended = False
+        self._copied: Any = None
         #: What is known of the latest batch that was asked for.
         self.latest: Any = None
 
@@ -91,6 +92,10 @@ class MovedAhead(Iterator[Any]):
         """Fetch a batch and begin to move it; return whether there may be more."""
         if self._has_ended or (self._waiting and self._waiting[-1].error is not None):
             return False
+        # Whoever makes the batches may use their memory again; a copy must have read it by then.
+        if self._copied is not None:
+            self._copied.synchronize()
+            self._copied = None
         try:
             batch = next(self._batches)
         except StopIteration:
@@ -105,6 +110,7 @@ class MovedAhead(Iterator[Any]):
         with self._link.sending():
             moved = move(batch, self._link, tensors)
             event = self._link.mark()
+        self._copied = event
         self._waiting.append(_Moved(moved, event, tensors, None, self._record()))
         return True
 

@@ -56,13 +56,14 @@ class OnDevice(LoaderWrapper):
     def __iter__(self) -> Iterator[Any]:
         # A foreign loader cannot say an earlier state, and a log must not be ahead of the loop.
         is_planned = isinstance(self.loader, PlannedLoader) and self.loader.log is None
+        # Once a pass has begun, this is the length of the one after it.
+        num_batches = self.loader.num_batches_left() if is_planned else None
         batches = iter(self.loader)
-        left = self.loader.num_batches_left() if is_planned else None
         self._running = MovedAhead(
             batches,
             self.link,
             ahead=int(is_planned),
-            num_batches=left,
+            num_batches=num_batches,
             record=lambda: self.loader.delivered,
         )
         return self._running
