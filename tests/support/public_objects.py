@@ -181,6 +181,7 @@ def make_stores(folder: Path) -> list[Any]:
         store.open_anndata(write_anndata(folder / "dense.zarr", 40, "dense")),
         store.TokenStore(folder / "tokens.bin", dtype="uint16", window=16),
         store.Column(LONG, "int64", (3, 4)),
+        store.Lists.of([LONG, LONG]),
         store.Fault(folder / LONG[:200], LONG),
     ]
 

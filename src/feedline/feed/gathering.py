@@ -19,17 +19,20 @@ from feedline.feed.slab_jobs import SlabJob, cut
 from feedline.plan import Block, Chunking, EqualChunks, UnequalChunks
 from feedline.store import Store
 from feedline.store.columns import Arrays, Column
-from feedline.store.gather import FlatRows, scatter
+from feedline.store.gather import FlatRows, RowSource, scatter
+from feedline.store.lists import FlatLists, Lists, ListSource
 
 _ALIGNMENT = 64
 # Rows of one chunk that follow each other are read in place; shorter runs are sorted by chunk.
 _MEAN_RUN = 16
 # Chunks that may be open for one copy; all of them have to be.
 _MOST_AT_ONCE = 128
+# Lists whose places may be kept for one copy.
+_MOST_LISTS = 2**20
 # Sets of chunks whose rows are kept ready.
 _MOST_OPENED = 4
 
-Flat = dict[str, FlatRows]
+Flat = dict[str, FlatRows | FlatLists]
 
 
 def chunking_of(store: Store) -> Chunking:
@@ -49,7 +52,7 @@ def chunking_of(store: Store) -> Chunking:
 def gather_samples(
     store: Store, chunking: Chunking, indices: NDArray[np.int64], arrays: Arrays
 ) -> None:
-    """Write the samples at `indices` to `arrays`, in that order.
+    """Write the samples at `indices` to `arrays`, in that order; lists are added to it.
 
     Args:
         store: Where the samples are.
@@ -77,7 +80,7 @@ class Workplace:
         A thread gathers rows into them before it puts them in order.
         """
         columns = {n: Column(n, a.dtype.name, a.shape[1:]) for n, a in like.items()}
-        num_rows = len(next(iter(like.values())))
+        num_rows = len(next(iter(like.values()), ()))
         num_bytes = bytes_for(columns, num_rows)
         memory: NDArray[np.uint8] | None = getattr(self._of_thread, "memory", None)
         if memory is None or len(memory) < num_bytes:
@@ -97,7 +100,7 @@ class Workplace:
 
 
 def gather(store: Store, job: SlabJob, arrays: Arrays, workplace: Workplace) -> None:
-    """Write the samples of a job to `arrays`.
+    """Write the samples of a job to `arrays`, and add the columns of lists to it.
 
     Where all chunks lie in memory or in mapped files, each column is copied in one call. A call for
     each chunk would cost more than the copy: all threads would wait for each other.
@@ -108,15 +111,19 @@ def gather(store: Store, job: SlabJob, arrays: Arrays, workplace: Workplace) -> 
         arrays: What they are written to, column by column.
         workplace: What is kept from one slab to the next.
     """
-    flat = workplace.flat_rows(store, job, arrays)
-    if not arrays or flat is None:
+    columns = store.columns
+    flat = workplace.flat_rows(store, job, columns)
+    if not columns or flat is None:
         _gather_by_chunk(store, job, arrays, workplace)
         return
     slots = np.empty(job.num_chunks, np.int64)
     slots[list(job.needed)] = np.arange(len(job.needed))
     slots = slots[job.chunks]
-    for name, array in arrays.items():
-        flat[name].take(slots, job.rows, array)
+    for name, rows in flat.items():
+        if isinstance(rows, FlatLists):
+            arrays[name] = rows.gather(slots, job.rows)
+        else:
+            rows.take(slots, job.rows, arrays[name])
 
 
 def _flat_rows(store: Store, job: SlabJob, names: Iterable[str]) -> Flat | None:
@@ -128,40 +135,55 @@ def _flat_rows(store: Store, job: SlabJob, names: Iterable[str]) -> Flat | None:
         opened = [sources_of(described.at(chunk)) for chunk in job.needed]
     if None in opened:
         return None
-    flat = {}
+    flat: Flat = {}
     for name in names:
-        rows = FlatRows.of([sources[name] for sources in opened])
+        rows = _flat([sources[name] for sources in opened])
         if rows is None:
             return None
         flat[name] = rows
     return flat
 
 
+def _flat(sources: list[RowSource | ListSource]) -> FlatRows | FlatLists | None:
+    arrays = [source for source in sources if isinstance(source, RowSource)]
+    if arrays:
+        return FlatRows.of(arrays)
+    lists = [source for source in sources if isinstance(source, ListSource)]
+    return FlatLists(lists) if sum(map(len, lists)) <= _MOST_LISTS else None
+
+
 def _gather_by_chunk(store: Store, job: SlabJob, arrays: Arrays, workplace: Workplace) -> None:
     """Read the rows of each chunk together, and put them in order."""
     chunks, rows = job.chunks, job.rows
     num_runs = 1 + np.count_nonzero(chunks[1:] != chunks[:-1])
-    if len(rows) >= _MEAN_RUN * num_runs or not arrays:
-        _read_runs(store, job, chunks, rows, arrays)
+    if len(rows) >= _MEAN_RUN * num_runs or not store.columns:
+        arrays |= _read_runs(store, job, chunks, rows, arrays)
         return
     # Short integers are sorted several times faster.
     keys = chunks.astype(np.uint16) if job.num_chunks <= 2**16 else chunks
     order = np.argsort(keys, kind="stable")
     read = workplace.scratch(arrays)
-    _read_runs(store, job, chunks[order], rows[order], read)
+    lists = _read_runs(store, job, chunks[order], rows[order], read)
     for name, array in arrays.items():
         scatter(read[name], array, order)
+    if lists:
+        back = np.argsort(order)
+        arrays |= {name: found.take(back) for name, found in lists.items()}
 
 
 def _read_runs(
     store: Store, job: SlabJob, chunks: NDArray[np.int64], rows: NDArray[np.int64], out: Arrays
-) -> None:
-    """Read the rows of each run of one chunk, one run after another."""
+) -> dict[str, Lists]:
+    """Read the rows of each run of one chunk, one run after another; return the lists in them."""
     starts = np.flatnonzero(chunks[1:] != chunks[:-1]) + 1
+    lists: dict[str, list[Lists]] = {c.name: [] for c in store.columns.values() if c.has_lists}
     with _Described(store, job) as described:
         for first, end in pairwise([0, *starts.tolist(), len(rows)]):
             part = {name: array[first:end] for name, array in out.items()}
-            store.read(described.at(int(chunks[first])), rows[first:end], out=part)
+            found = store.read(described.at(int(chunks[first])), rows[first:end], out=part)
+            for name, parts in lists.items():
+                parts.append(found[name])
+    return {name: Lists.joined(parts) for name, parts in lists.items()}
 
 
 class _Described:
@@ -193,7 +215,7 @@ class _Described:
 
 
 def layout_of(columns: Mapping[str, Column], num_rows: int) -> dict[str, tuple[int, int]]:
-    """Return where the bytes of each column begin and end when they lie one after another.
+    """Return where the bytes of each array begin and end when they lie one after another.
 
     Examples:
         >>> layout_of({"x": Column("x", "int64"), "y": Column("y", "int8")}, 3)
@@ -202,6 +224,8 @@ def layout_of(columns: Mapping[str, Column], num_rows: int) -> dict[str, tuple[i
     layout = {}
     start = 0
     for column in columns.values():
+        if column.has_lists:
+            continue
         end = start + column.row_bytes * num_rows
         layout[column.name] = (start, end)
         start = -(-end // _ALIGNMENT) * _ALIGNMENT
@@ -213,8 +237,14 @@ def bytes_for(columns: Mapping[str, Column], num_rows: int) -> int:
     return max((end for _, end in layout_of(columns, num_rows).values()), default=0)
 
 
+def size_of(columns: Mapping[str, Column], num_rows: int) -> int:
+    """Return about the number of bytes that `num_rows` rows take, lists included."""
+    lists = sum(column.sample_bytes for column in columns.values() if column.has_lists)
+    return bytes_for(columns, num_rows) + lists * num_rows
+
+
 def arrays_in(memory: NDArray[np.uint8], columns: Mapping[str, Column], num_rows: int) -> Arrays:
-    """Return an array per column, one after another in `memory`."""
+    """Return an array per column that has one, one after another in `memory`."""
     return {
         name: memory[start:end].view(columns[name].dtype).reshape(num_rows, *columns[name].shape)
         for name, (start, end) in layout_of(columns, num_rows).items()

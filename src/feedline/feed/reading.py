@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.errors import FeedlineError, InvalidValueError, check_integer
-from feedline.feed.gathering import Workplace, arrays_in, bytes_for, gather
+from feedline.feed.gathering import Workplace, arrays_in, bytes_for, gather, size_of
 from feedline.feed.passes import Pass
 from feedline.feed.readahead import MadeAhead, ReadAhead
 from feedline.feed.slab_jobs import SlabJob, cut, slab_jobs
@@ -149,7 +149,7 @@ class SlabSizes:
 
     Args:
         num_batches: The number of batches in a full slab.
-        num_bytes: The bytes of a full slab.
+        num_bytes: The bytes of a full slab, without lists, which have memory of their own.
         num_slabs: The number of slabs that may be read, waiting or in use.
     """
 
@@ -172,7 +172,7 @@ def slab_sizes(
     """
     columns = store.columns
     batch_size = running.segment.plan.largest_batch(running.segment.batch_size)
-    batch_bytes = bytes_for(columns, batch_size)
+    batch_bytes = size_of(columns, batch_size)
     if batch_bytes > budget:
         raise InvalidValueError(
             f"memory_budget={budget} must be at least {batch_bytes}, the bytes of one batch of "
@@ -181,9 +181,11 @@ def slab_sizes(
     slab_bytes = max(batch_bytes, min(max_bytes, budget // num_shares))
     num_most = max(1, slab_bytes // max(batch_bytes, 1))
     num_most = min(num_most, max(1, _MAX_SLAB_ROWS // batch_size))
-    slab_bytes = bytes_for(columns, num_most * batch_size)
+    num_rows = num_most * batch_size
     return SlabSizes(
-        num_batches=num_most, num_bytes=slab_bytes, num_slabs=budget // max(slab_bytes, 1)
+        num_batches=num_most,
+        num_bytes=bytes_for(columns, num_rows),
+        num_slabs=budget // max(size_of(columns, num_rows), 1),
     )
 
 
@@ -248,6 +250,7 @@ def read_into(
         try:
             arrays = arrays_in(memory, columns, num_rows)
             gather(store, job, arrays, workplace)
+            arrays = {name: arrays[name] for name in columns}
         except BaseException:
             sink.drop(memory)
             raise

@@ -4,6 +4,7 @@ from feedline.lazy import moved
 from feedline.store.anndata_store import open_anndata
 from feedline.store.columns import Column
 from feedline.store.folder import FolderStore
+from feedline.store.lists import Lists
 from feedline.store.matrix import MatrixStore, MemoryMatrix
 from feedline.store.matrix_samples import MatrixSamples
 from feedline.store.opening import open
@@ -19,6 +20,7 @@ __all__ = [
     "DenseStore",
     "Fault",
     "FolderStore",
+    "Lists",
     "MatrixSamples",
     "MatrixStore",
     "MemoryMatrix",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.errors import InvalidValueError
-from feedline.store.columns import Arrays, as_numbers, make_out
+from feedline.store.columns import Arrays, Column, as_numbers, make_out
 from feedline.store.gather import scatter
+from feedline.store.lists import Lists
 from feedline.store.matrix import rows_by_part
 from feedline.words import bytes_in_words, several
 
@@ -35,13 +36,38 @@ def samples_at(store: Store, indices: NDArray[np.int64]) -> Arrays:
     """Return some samples, column by column; each chunk is read once."""
     columns = store.columns
     out: Arrays | None = None
+    lists: dict[str, list[Lists]] = {c.name: [] for c in columns.values() if c.has_lists}
+    at: list[NDArray[np.int64]] = []
     for chunk, places, rows in rows_by_part(indices, store.edges):
         found = store.read(chunk, rows)
         # After the first chunk, which shows that columns are as large as a manifest says.
         out = make_out(columns, len(indices), None) if out is None else out
+        at.append(places)
         for name, array in found.items():
-            scatter(array, out[name], places)
-    return as_numbers(columns, make_out(columns, 0, None) if out is None else out)
+            if name in lists:
+                lists[name].append(array)
+            else:
+                scatter(array, out[name], places)
+    if out is None:
+        out = make_out(columns, 0, None)
+    return as_numbers(columns, with_lists(columns, out, lists, at))
+
+
+def with_lists(
+    columns: Mapping[str, Column],
+    out: Arrays,
+    lists: Mapping[str, Sequence[Lists]],
+    places: Sequence[NDArray[np.int64]],
+) -> Arrays:
+    """Return arrays together with lists that were read in parts, each for some places."""
+    if not lists:
+        return out
+    order = np.argsort(np.concatenate([np.empty(0, np.int64), *places]), kind="stable")
+    is_ordered = np.array_equal(order, np.arange(len(order)))
+    for name, parts in lists.items():
+        joined = Lists.joined(parts) if parts else Lists.none_of(columns[name])
+        out[name] = joined if is_ordered else joined.take(order)
+    return {name: out[name] for name in columns}
 
 
 def samples_in(arrays: Arrays) -> Iterator[dict[str, Any]]:
@@ -54,8 +80,8 @@ def samples_in(arrays: Arrays) -> Iterator[dict[str, Any]]:
 def walk(store: Store) -> Iterator[dict[str, Any]]:
     """Yield every sample in the order of the store, reading a piece of a chunk at a time."""
     columns = store.columns
-    row_bytes = sum(column.row_bytes for column in columns.values())
-    step = max(1, _WALK_BYTES // max(1, row_bytes))
+    sample_bytes = sum(column.sample_bytes for column in columns.values())
+    step = max(1, _WALK_BYTES // max(1, sample_bytes))
     for chunk, (first, end) in enumerate(pairwise(store.edges.tolist())):
         for start in range(0, end - first, step):
             rows = np.arange(start, min(start + step, end - first))
@@ -98,7 +124,7 @@ def describe(store: Store) -> str:
     shown = ", ".join(f"{column.name} {column}" for column in columns[:_MOST_COLUMNS])
     if len(columns) > _MOST_COLUMNS:
         shown += f" and {len(columns) - _MOST_COLUMNS} more columns"
-    num_bytes = sum(column.row_bytes for column in columns) * store.num_samples
+    num_bytes = sum(column.sample_bytes for column in columns) * store.num_samples
     num_chunks = len(store.chunk_sizes)
     return (
         f"{several(store.num_samples, 'sample')} in {several(num_chunks, 'chunk')}, "

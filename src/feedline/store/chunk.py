@@ -5,17 +5,19 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from feedline.errors import DamagedDataError
 from feedline.lazy import lazy
-from feedline.store.columns import Column, columns_of
+from feedline.store.columns import Arrays, Column, columns_of
 from feedline.store.gather import RowSource
+from feedline.store.lists import LIST_PARTS, ListSource, source_of_parts
 
 try:
     import resource
@@ -25,7 +27,7 @@ except ModuleNotFoundError:  # not on Windows
 
 @dataclass(frozen=True, eq=False)
 class OpenChunk:
-    """The arrays of one chunk.
+    """The arrays of one chunk, and a `ListSource` for each column of lists, bytes or text.
 
     Arrays may be views of a mapped file, with any strides and alignment, and are never written to.
     `type_names` names at least the types that numpy lacks. `num_bytes_held` counts ordinary memory:
@@ -33,7 +35,7 @@ class OpenChunk:
     """
 
     path: Path
-    arrays: Mapping[str, NDArray[Any]]
+    arrays: Mapping[str, Any]
     type_names: Mapping[str, str] = field(default_factory=dict)
     num_bytes_held: int = 0
     num_files: int = 1
@@ -44,9 +46,46 @@ class OpenChunk:
         return {column.name: column for column in columns_of(self.arrays, self.type_names)}
 
     @lazy
-    def rows(self) -> dict[str, RowSource]:
+    def rows(self) -> dict[str, RowSource | ListSource]:
         """The columns, prepared for copying rows."""
-        return {name: RowSource(array) for name, array in self.arrays.items()}
+        return {
+            name: array if isinstance(array, ListSource) else RowSource(array)
+            for name, array in self.arrays.items()
+        }
+
+    def read(self, rows: NDArray[np.int64], columns: Mapping[str, Column], out: Arrays) -> Arrays:
+        """Return some rows, written to `out`; lists are added to it."""
+        for name in columns:
+            source = self.rows[name]
+            if isinstance(source, ListSource):
+                out[name] = source.gather(rows)
+            else:
+                source.gather(rows, out[name])
+        return out
+
+    def with_lists(self, columns: Mapping[str, Column] | None) -> OpenChunk:
+        """Return the chunk with a source for each column that is stored as lists.
+
+        Their values and offsets are stored as arrays of their own.
+        """
+        names = [column.name for column in (columns or {}).values() if column.has_lists]
+        if not names:
+            return self
+        arrays = dict(self.arrays)
+        for name in names:
+            if isinstance(arrays.get(name), ListSource):
+                continue
+            values, offsets = (arrays.pop(f"{name}/{part}", None) for part in LIST_PARTS)
+            if not isinstance(values, np.ndarray) or not isinstance(offsets, np.ndarray):
+                raise DamagedDataError(
+                    f"{self.path}: has no {' and '.join(LIST_PARTS)} of column {name!r:.80}; write "
+                    "this chunk again"
+                )
+            column = (columns or {})[name]
+            type_name = self.type_names.get(f"{name}/{LIST_PARTS[0]}")
+            where = f"{self.path}: column {name!r:.80}"
+            arrays[name] = source_of_parts(values, offsets, column.kind, type_name, where)
+        return replace(self, arrays=arrays)
 
     @property
     def num_samples(self) -> int:

@@ -30,15 +30,14 @@ from feedline.store.chunk import OpenChunk, OpenChunks, max_open_files
 from feedline.store.columns import Arrays, Column, check_columns, make_out
 from feedline.store.formats import is_grouped, open_chunk
 from feedline.store.gather import RowSource
+from feedline.store.lists import ListSource, empty_arrays
 from feedline.store.manifest import ChunkFile, Manifest, read_manifest
-from feedline.store.paths import file_in, files_of, is_cached, stamp_of
+from feedline.store.paths import file_in, files_of, stamp_of, will_need
 from feedline.store.protocol import Store, check_rows
 from feedline.words import path_shown, several
 
 _NUM_DIGEST_THREADS = 8
 _MAX_PARTS = 256
-# The kernel reads ahead no more than about this much for one hint.
-_HINT_BYTES = 2**20
 
 
 class FolderStore(Store):
@@ -156,7 +155,7 @@ class FolderStore(Store):
         stored = self._stored_columns
         names = stored if self._selected is None else self._selected
         self._check_selected(list(stored))
-        return {name: replace(stored[name], shape=self._last(stored[name].shape)) for name in names}
+        return {name: self._with_last(stored[name]) for name in names}
 
     @lazy
     def _stored_columns(self) -> dict[str, Column]:
@@ -268,12 +267,9 @@ class FolderStore(Store):
         chunk = check_integer("chunk", chunk, 0, len(self.chunk_sizes) - 1)
         source = self._open_chunks.get(chunk)
         rows = check_rows(rows, int(self.chunk_sizes[chunk]), str(source.path))
-        out = make_out(self.columns, len(rows), out)
-        for name in self.columns:
-            source.rows[name].gather(rows, out[name])
-        return out
+        return source.read(rows, self.columns, make_out(self.columns, len(rows), out))
 
-    def row_sources(self, chunk: int) -> Mapping[str, RowSource] | None:
+    def row_sources(self, chunk: int) -> Mapping[str, RowSource | ListSource] | None:
         """Return the columns of a chunk; None if a subclass reads in its own way."""
         if type(self).read is not FolderStore.read:
             return None
@@ -294,17 +290,9 @@ class FolderStore(Store):
 
     def prefetch(self, chunk: int) -> None:
         """Ask the kernel to read a chunk's files; this does not wait."""
-        if not hasattr(os, "posix_fadvise"):
-            return
         file = self.manifest.file(int(self._layout[0][chunk]))
         for path in files_of(file_in(self.folder, file.path, may_be_folder=True)):
-            with open(path, "rb", buffering=0) as opened:
-                descriptor = opened.fileno()
-                size = os.fstat(descriptor).st_size
-                if is_cached(descriptor, size):
-                    continue
-                for start in range(0, size, _HINT_BYTES):
-                    os.posix_fadvise(descriptor, start, _HINT_BYTES, os.POSIX_FADV_WILLNEED)
+            will_need(path)
 
     def close(self) -> None:
         """Close open files; a later read opens them again."""
@@ -314,13 +302,16 @@ class FolderStore(Store):
         opened = self._open_file(chunk)
         if not self.chunk_sizes[chunk]:
             # Without rows, a list in a table does not tell how long it would be.
-            return OpenChunk(opened.path, make_out(self.columns, 0, None))
+            return OpenChunk(opened.path, empty_arrays(self.columns))
         expected = {name: self._stored_columns[name] for name in self.columns}
         check_columns(opened.path, expected, opened.columns)
         arrays = {name: opened.arrays[name] for name in self.columns}
         if self._last_steps is not None:
             steps = slice(-self._last_steps, None)
-            arrays = {name: a if a.ndim < 2 else a[:, steps] for name, a in arrays.items()}
+            arrays = {
+                name: a[:, steps] if isinstance(a, np.ndarray) and a.ndim > 1 else a
+                for name, a in arrays.items()
+            }
         return replace(opened, arrays=arrays)
 
     def _open_file(self, chunk: int) -> OpenChunk:
@@ -332,14 +323,16 @@ class FolderStore(Store):
             check_file(path, file)
             self._verified.add(number)
         opened = open_chunk(path, int(self._layout[2][chunk]), self._selected)
+        opened = opened.with_lists(self.manifest.columns)
         _check_count(path, opened.num_samples, int(self.chunk_sizes[chunk]))
         return opened
 
-    def _last(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the shape of the last steps of samples of a shape."""
-        if self._last_steps is None or not shape:
-            return shape
-        return (min(shape[0], self._last_steps), *shape[1:])
+    def _with_last(self, column: Column) -> Column:
+        """Return a column with only its last steps."""
+        if self._last_steps is None or not column.shape or column.has_lists:
+            return column
+        shape = (min(column.shape[0], self._last_steps), *column.shape[1:])
+        return replace(column, shape=shape)
 
 
 def _check_selection(columns: Any) -> tuple[Any, ...]:

@@ -224,6 +224,8 @@ def _columns_of(path: Path, listed: Any) -> dict[str, Column] | None:
                 _name_of(entry),
                 entry["dtype"],
                 tuple(check_integer("shape", size, 0, _MAX_SAMPLES) for size in entry["shape"]),
+                kind=entry.get("kind", "array"),
+                mean_bytes=check_integer("mean_bytes", entry.get("mean_bytes", 0), 0, _MAX_SAMPLES),
             )
             for entry in listed
         ]

@@ -8,6 +8,8 @@ from pathlib import Path, PurePosixPath
 
 from feedline.errors import DamagedDataError, MissingDataError, StoreError, UnsafeDataError
 
+# The kernel reads ahead no more than about this much for one hint.
+_HINT_BYTES = 2**20
 _NUM_PROBES = 9
 
 
@@ -84,3 +86,16 @@ def is_cached(descriptor: int, size: int) -> bool:
         )
     except OSError:  # it would have to wait, or the file system cannot say
         return False
+
+
+def will_need(path: Path) -> None:
+    """Ask the kernel to read a file, unless it seems to be in the page cache; does not wait."""
+    if not hasattr(os, "posix_fadvise"):
+        return
+    with open(path, "rb", buffering=0) as opened:
+        descriptor = opened.fileno()
+        size = os.fstat(descriptor).st_size
+        if is_cached(descriptor, size):
+            return
+        for start in range(0, size, _HINT_BYTES):
+            os.posix_fadvise(descriptor, start, _HINT_BYTES, os.POSIX_FADV_WILLNEED)

@@ -21,6 +21,7 @@ from feedline.store.access import (
 )
 from feedline.store.columns import Arrays, Column
 from feedline.store.gather import RowSource
+from feedline.store.lists import ListSource
 from feedline.words import shortened
 
 
@@ -48,12 +49,15 @@ class Store(Protocol):
         """A short string that changes when the data does."""
 
     def read(self, chunk: int, rows: NDArray[np.int64], out: Arrays | None = None) -> Arrays:
-        """Return rows of one chunk, column by column; written to `out` if given."""
+        """Return rows of one chunk, column by column; written to `out` if given.
+
+        Columns of lists, bytes and text come as `Lists`, and are added to `out`.
+        """
 
     def describe_row(self, chunk: int, row: int) -> str:
         """Return the origin of a row, for messages."""
 
-    def row_sources(self, chunk: int) -> Mapping[str, RowSource] | None:
+    def row_sources(self, chunk: int) -> Mapping[str, RowSource | ListSource] | None:
         """Return the columns of a chunk that is an array in memory or in a mapped file.
 
         Rows are then copied from there, without `read`. None means that `read` must be called.

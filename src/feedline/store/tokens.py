@@ -159,7 +159,7 @@ class TokenStore(Store):
                 f"path={str(self.path)!r} must end with .bin or .npy; write the tokens with "
                 "numpy's tofile or save"
             )
-        (tokens,) = open_npy(self.path).arrays.values()
+        tokens: NDArray[Any] = open_npy(self.path).arrays["data"]
         if tokens.ndim != 1 or tokens.dtype.name not in _TYPE_NAMES:
             raise DamagedDataError(
                 f"{self.path}: has {tokens.ndim} axes of {tokens.dtype} and must have 1 axis of "

@@ -55,6 +55,7 @@ class StoreOptions:
 
     window: int | str | None
     transform: Callable[[Any], Any] | None
+    lists: str | None
     num_threads: int | str | None
     memory_budget: int | None
     device: Any
@@ -149,6 +150,7 @@ def _feed_dataset(
         DataPlan(plan=plan, store=store),
         batch_size=check_integer("batch_size", samples.batch_size, 1),
         reading=options.reading,
+        lists=options.lists or "list",
         **samples.ranks,
     )
 

@@ -9,11 +9,10 @@ from operator import itemgetter
 from typing import Any, TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch.utils.data import IterableDataset, get_worker_info
 
-from feedline.errors import FeedlineError, StoreError
+from feedline.errors import FeedlineError, StoreError, check_choice
 from feedline.feed import (
     Pass,
     Peers,
@@ -35,12 +34,14 @@ from feedline.store.columns import Arrays
 from feedline.store.protocol import check_store
 from feedline.torch.device.feeder import Feeder
 from feedline.torch.device.slabs import Arrival
-from feedline.torch.regions import Regions, SharedColumns, as_tensor, can_share
+from feedline.torch.lists import FORMS, column_as_tensor, cut_column, formed
+from feedline.torch.regions import Regions, SharedColumns, can_share
 from feedline.torch.sampler import BatchPlanSampler
 from feedline.torch.shared_pass import SharedPass
 
 Item = TypeVar("Item", covariant=True)
-Tensors = dict[str, torch.Tensor]
+# A column of lists is `TensorLists`, one of bytes or text is `Lists`.
+Tensors = dict[str, Any]
 Arrange = Callable[[Sequence[Tensors]], Any]
 _ROWS_AT_ONCE = 1024
 
@@ -60,6 +61,8 @@ class FeedDataset(IterableDataset[Item]):
         plan: The order of the samples.
         batch_size: The number of samples in a batch.
         reading: The number of threads that read ahead, and their memory.
+        lists: What columns of lists are delivered as: `"list"` of tensors, `"padded"` with a mask,
+            or `"nested"` tensors.
         prefixes: A batch has a dict for each of them, with the columns whose names begin with it;
             the prefix is removed. By default all columns are in one dict.
         arrange: Makes a batch of these dicts; by default it is the first one.
@@ -78,6 +81,7 @@ class FeedDataset(IterableDataset[Item]):
         *,
         batch_size: int,
         reading: Reading | None = None,
+        lists: str = "list",
         prefixes: Sequence[str] = ("",),
         arrange: Arrange | None = None,
         num_replicas: int | None = None,
@@ -103,6 +107,9 @@ class FeedDataset(IterableDataset[Item]):
         )
         #: How the store is read.
         self.reading = reading or Reading()
+        self.lists = check_choice("lists", lists, FORMS)
+        #: Whether lists are delivered as the user asked; a loader may do that itself, later.
+        self.forms_lists = True
         self._prefixes = tuple(prefixes)
         self._arrange: Arrange = arrange or itemgetter(0)
         self._shared = SharedPass()
@@ -174,7 +181,7 @@ class FeedDataset(IterableDataset[Item]):
             *(self.batches.plan, self.batches.num_replicas, self.batch_size),
             *(pass_number, worker.id),
         )
-        if self._regions is None and self.lends_memory and can_share():
+        if self._regions is None and self.lends_memory and not self.has_lists and can_share():
             # Kept for as long as the worker lives: batches wait in its queue when a pass ends.
             self._regions = Regions()
         numbers = range(segment.num_done + worker.id, segment.num_batches, worker.num_workers)
@@ -225,7 +232,12 @@ class FeedDataset(IterableDataset[Item]):
 
     def _tensors(self, arrays: Arrays) -> Tensors:
         columns = self.store.columns
-        return {name: as_tensor(arrays[name], columns[name].type_name) for name in columns}
+        return {name: column_as_tensor(arrays[name], columns[name]) for name in columns}
+
+    @lazy
+    def has_lists(self) -> bool:
+        """Whether a column of the store has lists, bytes or text."""
+        return any(column.has_lists for column in self.store.columns.values())
 
     def _in_worker(self, segment: Segment, numbers: range) -> Iterator[Item]:
         """Yield the batches with these numbers, in regions if there are any.
@@ -235,10 +247,9 @@ class FeedDataset(IterableDataset[Item]):
         """
         # One batch at first, so that it comes soon, then more and more together.
         batches = picked_batches(segment, self.batches.rank, numbers)
-        row_bytes = sum(column.row_bytes for column in self.store.columns.values())
-        num_rows = min(
-            _ROWS_AT_ONCE, (self.reading.memory_budget or DEFAULT_BUDGET) // (4 * max(1, row_bytes))
-        )
+        row_bytes = max(1, sum(column.sample_bytes for column in self.store.columns.values()))
+        budget = self.reading.memory_budget or DEFAULT_BUDGET
+        num_rows = min(_ROWS_AT_ONCE, budget // (4 * row_bytes))
         count, num_most = 1, max(1, num_rows // segment.batch_size)
         while some := list(islice(batches, count)):
             try:
@@ -270,8 +281,11 @@ class FeedDataset(IterableDataset[Item]):
         for prefix in self._prefixes:
             names = [name for name in tensors if name.startswith(prefix)]
             short = [name.removeprefix(prefix) for name in names]
-            parts = zip(*(tensors[name].split_with_sizes(sizes) for name in names), strict=True)
-            dicts.append([dict(zip(short, batch, strict=True)) for batch in parts])
+            parts = zip(*(cut_column(tensors[name], sizes) for name in names), strict=True)
+            batches = [dict(zip(short, batch, strict=True)) for batch in parts]
+            if self.has_lists and self.forms_lists:
+                batches = [formed(batch, self.lists) for batch in batches]
+            dicts.append(batches)
         return zip(*dicts, strict=True)
 
 
@@ -280,4 +294,7 @@ def _do_nothing() -> None:
 
 
 def _copied(columns: Tensors) -> Tensors:
-    return {name: column.clone() for name, column in columns.items()}
+    return {
+        name: column.clone() if hasattr(column, "clone") else column
+        for name, column in columns.items()
+    }

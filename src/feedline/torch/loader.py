@@ -6,6 +6,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -19,7 +20,8 @@ from feedline.torch.batch_source import SampleOptions, StoreOptions, batch_sourc
 from feedline.torch.device.link import Link
 from feedline.torch.device.moving import MovedAhead
 from feedline.torch.feed_dataset import FeedDataset
-from feedline.torch.loader_arguments import check_exact
+from feedline.torch.lists import formed
+from feedline.torch.loader_arguments import as_is, check_exact
 from feedline.torch.shield import Shielded, born_shielded
 from feedline.torch.worker_errors import raise_if_killed, worker_errors
 from feedline.words import several
@@ -71,6 +73,10 @@ class DataLoader(PlannedLoader, TorchDataLoader[Item]):  # type: ignore[misc]
             that few chunks are read at a time; by default the whole dataset is shuffled.
         transform: For a store: a function that is called with each batch, in the workers if there
             are any, and returns the batch to deliver.
+        lists: For a store: what columns of lists are delivered as. `"list"` (the default) is a
+            tensor for each sample; `"padded"` is one tensor with zeros at the end, and a bool
+            tensor `"<column>/mask"` that is True where values are; `"nested"` is torch's nested
+            tensor. Texts come as `list[str]`, bytes as `list[bytes]`, on any device.
         seed: The seed of the shuffle, if there is no sampler; by default 0.
         tail: Without a sampler, what to do with the last samples, if they do not divide evenly over
             the ranks. For a store or with a plan, `"even"` (the default) divides them evenly, each
@@ -130,7 +136,8 @@ class DataLoader(PlannedLoader, TorchDataLoader[Item]):  # type: ignore[misc]
         pin_memory_device: str = "",
         in_order: bool = True,
         window: int | str | None = None,
-        transform: Callable[[dict[str, torch.Tensor]], Any] | None = None,
+        transform: Callable[[dict[str, Any]], Any] | None = None,
+        lists: str | None = None,
         seed: int | str | None = None,
         tail: str | None = None,
         with_mask: bool = False,
@@ -173,6 +180,7 @@ class DataLoader(PlannedLoader, TorchDataLoader[Item]):  # type: ignore[misc]
             StoreOptions(
                 window=window,
                 transform=transform,
+                lists=lists,
                 num_threads=num_threads,
                 memory_budget=memory_budget,
                 device=device,
@@ -197,6 +205,9 @@ class DataLoader(PlannedLoader, TorchDataLoader[Item]):  # type: ignore[misc]
             persistent_workers=persistent_workers,
             pin_memory_device=pin_memory_device,
         )
+        if isinstance(source.dataset, FeedDataset):
+            # A worker sends all lists of a column as one tensor, unless a function there has them.
+            source.dataset.forms_lists = not num_workers or source.collate_fn is not as_is
         self._sampler = source.sampler
         # The ways to the device: one for a store's batches, one for those that others make.
         self._feeder = source.feeder
@@ -232,7 +243,10 @@ class DataLoader(PlannedLoader, TorchDataLoader[Item]):  # type: ignore[misc]
             asked.batches = self._sampler.batches(running)
         else:
             asked.batches = self._sampler.entries(running)
-        return _Delivering(self._made(), running, asked, self.with_mask, self._device)
+        form: Callable[[Any], Any] | None = None
+        if isinstance(self.dataset, FeedDataset) and not self.dataset.forms_lists:
+            form = partial(formed, form=self.dataset.lists)
+        return _Delivering(self._made(), running, asked, self.with_mask, self._device, form)
 
     def _made(self) -> Iterator[Any]:
         """Return the batches of the pass that has begun, before they are delivered."""
@@ -312,6 +326,7 @@ class _Delivering(Iterator[Any]):
     asked: _Asked
     with_mask: bool
     device: torch.device | None
+    form: Callable[[Any], Any] | None
     num_failed: int = 0
 
     def __next__(self) -> Any:
@@ -328,6 +343,8 @@ class _Delivering(Iterator[Any]):
         self.running.deliver(1 + self.num_failed)
         self.num_failed = 0
         self.asked.take()
+        if self.form is not None:
+            batch = self.form(batch)
         return (batch, self._mask()) if self.with_mask else batch
 
     def _mask(self) -> torch.Tensor:

@@ -35,7 +35,9 @@ _HELD, _DROPPED = 0, 1
 
 
 def as_tensor(array: NDArray[Any], type_name: str) -> torch.Tensor:
-    """Return an array as a tensor of a column's type, without a copy."""
+    """Return an array as a tensor of a column's type, without a copy; dates as int64."""
+    if array.dtype.kind in "mM":
+        array = array.view(np.int64)
     tensor = torch.from_numpy(array)
     return tensor.view(torch.bfloat16) if type_name == "bfloat16" else tensor
 

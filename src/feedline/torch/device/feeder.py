@@ -9,7 +9,7 @@ import torch
 
 from feedline.errors import InvalidValueError, check_integer
 from feedline.feed import Pass, Reading
-from feedline.feed.gathering import bytes_for
+from feedline.feed.gathering import size_of
 from feedline.feed.readahead import ReadAhead
 from feedline.feed.reading import SlabSizes, read_into, slab_sizes
 from feedline.feed.slab_jobs import SlabJob
@@ -49,7 +49,7 @@ class Feeder:
     def slabs(self, store: Store, chunking: Chunking, running: Pass) -> DeviceSlabs:
         """Return the slabs of a pass, or raise if a budget is below what it needs."""
         largest = running.segment.plan.largest_batch(running.segment.batch_size)
-        batch_bytes = bytes_for(store.columns, largest)
+        batch_bytes = size_of(store.columns, largest)
         if 2 * batch_bytes > self.device_budget:
             raise InvalidValueError(
                 f"device_budget={self.device_budget} must be at least {2 * batch_bytes}, the bytes "

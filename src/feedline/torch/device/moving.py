@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from feedline.torch.device.link import Link
+from feedline.torch.lists import TensorLists
 
 
 class _Moved(NamedTuple):
@@ -125,6 +126,9 @@ def move(value: Any, link: Link, moved: list[torch.Tensor]) -> Any:
         found = value.to(link.device, non_blocking=True)
         moved.append(found)
         return found
+    if isinstance(value, TensorLists):
+        # Where lists begin is needed here, to make batches of them.
+        return value.moved(lambda values: move(values, link, moved))
     if isinstance(value, Mapping):
         return {name: move(part, link, moved) for name, part in value.items()}
     if isinstance(value, tuple) and hasattr(value, "_fields"):

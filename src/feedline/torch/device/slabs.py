@@ -12,8 +12,10 @@ from numpy.typing import NDArray
 from feedline.feed.gathering import bytes_for, layout_of
 from feedline.feed.reading import Slab
 from feedline.plan import Block
-from feedline.store import Store
+from feedline.store import Column, Store
 from feedline.torch.device.link import Link, Ring
+from feedline.torch.device.moving import move
+from feedline.torch.lists import column_as_tensor
 from feedline.words import one_line
 
 _TYPES = {"bfloat16": torch.bfloat16}
@@ -25,14 +27,15 @@ class DeviceSlab(NamedTuple):
 
     Args:
         block: Which samples they hold.
-        memory: The memory of all columns.
-        tensors: The samples, column by column.
+        memory: The memory of all columns of arrays, and of each column of lists.
+        tensors: The samples, column by column; `TensorLists` of a column of lists, and `Lists` of
+            one of bytes or text.
         event: When they have arrived; None if they have.
     """
 
     block: Block
-    memory: torch.Tensor
-    tensors: dict[str, torch.Tensor]
+    memory: list[torch.Tensor]
+    tensors: dict[str, Any]
     event: Any
 
 
@@ -54,7 +57,7 @@ class Arrival:
         number = self._link.stream_number()
         if number not in self._streams:
             stream = self._link.current_stream()
-            self._link.hand_over(stream, self._slab.event, [self._slab.memory])
+            self._link.hand_over(stream, self._slab.event, self._slab.memory)
             self._streams.add(number)
 
 
@@ -84,12 +87,22 @@ class CopiedSlabs:
             num_rows = len(slab.block.indices)
             num_bytes = bytes_for(self._columns, num_rows)
             with self._link.sending():
-                held = self._link.device_memory(num_bytes)
-                held.copy_(torch.from_numpy(memory[:num_bytes]), non_blocking=True)
+                held = [self._link.device_memory(num_bytes)]
+                held[0].copy_(torch.from_numpy(memory[:num_bytes]), non_blocking=True)
+                lists = self._moved_lists(slab, held)
                 event = self._link.mark()
         finally:
             self._ring.give_back(memory, event)
-        return DeviceSlab(slab.block, held, self._layout.tensors(held, num_rows), event)
+        tensors = {**self._layout.tensors(held[0], num_rows), **lists}
+        return DeviceSlab(slab.block, held, {name: tensors[name] for name in self._columns}, event)
+
+    def _moved_lists(self, slab: Slab, held: list[torch.Tensor]) -> dict[str, Any]:
+        """Begin the copies of the columns of lists; bytes and text stay on the host."""
+        return {
+            name: move(column_as_tensor(slab.arrays[name], column), self._link, held)
+            for name, column in self._columns.items()
+            if column.has_lists
+        }
 
     def drop(self, memory: NDArray[np.uint8]) -> None:
         """Take back memory whose slab could not be read."""
@@ -120,5 +133,9 @@ class TensorLayout:
     def _parts(self, num_rows: int) -> Iterator[tuple[str, int, int, torch.dtype, tuple[int, ...]]]:
         for name, (start, end) in layout_of(self._columns, num_rows).items():
             column = self._columns[name]
-            kind = _TYPES.get(column.type_name) or getattr(torch, column.type_name)
+            kind = _TYPES.get(column.type_name) or getattr(torch, _number_type(column))
             yield name, start, end, kind, (num_rows, *column.shape)
+
+
+def _number_type(column: Column) -> str:
+    return "int64" if column.dtype.kind in "mM" else column.type_name

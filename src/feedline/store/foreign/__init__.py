@@ -1,0 +1,1 @@
+"""Data that others wrote, opened in place: one file for each format."""

@@ -1,0 +1,202 @@
+"""Stores over files that others wrote: each format says what is in its shards."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline.errors import DamagedDataError, InvalidValueError, check_integer, check_sequence
+from feedline.lazy import lazy
+from feedline.store.checksums import digest_parts
+from feedline.store.chunk import OpenChunk, OpenChunks, max_open_files
+from feedline.store.columns import Arrays, Column, check_columns, make_out
+from feedline.store.gather import RowSource
+from feedline.store.lists import ListSource
+from feedline.store.paths import will_need
+from feedline.store.protocol import Store, check_rows
+from feedline.words import path_shown, several
+
+_MAX_PARTS = 256
+
+
+class Shards(ABC):
+    """What a format says about the files of a dataset. A shard is a chunk.
+
+    It is pickled for workers, so it holds tables and paths, and no open file.
+
+    Args:
+        path: What the user has opened.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    @abstractmethod
+    def chunk_sizes(self) -> NDArray[np.int64]:
+        """The number of samples in each chunk."""
+
+    @property
+    @abstractmethod
+    def columns(self) -> Mapping[str, Column]:
+        """The columns of every sample."""
+
+    @property
+    @abstractmethod
+    def files(self) -> Sequence[Path]:
+        """All files of the data, in a fixed order; inside `path`, or `path` itself."""
+
+    @abstractmethod
+    def files_of(self, chunk: int) -> Sequence[Path]:
+        """Return the files that a chunk is read from."""
+
+    @abstractmethod
+    def open(self, chunk: int, names: Sequence[str]) -> OpenChunk:
+        """Open one chunk; columns that are not in `names` need not be decoded."""
+
+    def describe_row(self, chunk: int, row: int) -> str:
+        """Return the origin of a row, for messages."""
+        return f"{self.files_of(chunk)[0]}, sample {row}"
+
+
+class ShardStore(Store):
+    """The samples of files that others wrote, opened in place.
+
+    Shards that are compressed are decoded whole, and the latest ones are kept.
+
+    Args:
+        shards: What is in the files.
+        columns: The columns to read; by default all.
+        cache_bytes: Bytes of decoded shards to keep.
+    """
+
+    def __init__(
+        self, shards: Shards, *, columns: Iterable[str] | None = None, cache_bytes: int = 2**28
+    ) -> None:
+        self.shards = shards
+        self._cache_bytes = check_integer("cache_bytes", cache_bytes, 0)
+        self._selected = None if columns is None else self._check_selection(columns)
+        self._open_chunks = self._fresh_chunks()
+        if not len(self.chunk_sizes) or not self.num_samples:
+            raise DamagedDataError(f"{shards.path}: has 0 samples and must have at least 1")
+
+    def _check_selection(self, columns: Iterable[str]) -> tuple[str, ...]:
+        names = check_sequence("columns", columns)
+        known = self.shards.columns
+        missing = [name for name in names if name not in known]
+        if missing or not names:
+            raise InvalidValueError(
+                f"columns={list(names)!s:.200} must be some of those in {self.shards.path}: "
+                f"{', '.join(known):.300}"
+            )
+        return tuple(names)
+
+    def select(self, columns: Iterable[str]) -> Self:
+        """Return the same store with fewer columns."""
+        other = copy.copy(self)
+        other._selected = self._check_selection(columns)
+        other.__dict__.pop("columns", None)
+        other._open_chunks = other._fresh_chunks()
+        return other
+
+    def _fresh_chunks(self) -> OpenChunks:
+        return OpenChunks(self._open, max_open_files(), self._cache_bytes)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_open_chunks": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._open_chunks = self._fresh_chunks()
+
+    @property
+    def _where(self) -> str:
+        return f" {path_shown(self.shards.path)!r}"
+
+    @lazy
+    def num_samples(self) -> int:
+        """The number of samples in all chunks together."""
+        return int(self.chunk_sizes.sum())
+
+    @property
+    def chunk_sizes(self) -> NDArray[np.int64]:
+        """The number of samples in each chunk."""
+        return self.shards.chunk_sizes
+
+    @lazy
+    def columns(self) -> dict[str, Column]:
+        """The columns of every sample."""
+        known = self.shards.columns
+        return {name: known[name] for name in (self._selected or known)}
+
+    @property
+    def fingerprint(self) -> str:
+        """A short string that changes when the data does; asking reads a little of every file."""
+        return _digest(self.part_digests, size=16)
+
+    @lazy
+    def part_digests(self) -> list[str]:
+        """A digest for each file, or for each group of files if there are very many."""
+        return [
+            _digest(f"{path.name} {digest_parts(path)}" for path in self._files_in(part))
+            for part in range(min(len(self.shards.files), _MAX_PARTS))
+        ]
+
+    def describe_part(self, number: int) -> str:
+        """Return the file, or the first and the last one, of a part."""
+        files = self._files_in(number)
+        return str(files[0]) if len(files) == 1 else f"a file from {files[0]} to {files[-1]}"
+
+    def _files_in(self, part: int) -> Sequence[Path]:
+        files = self.shards.files
+        num_parts = min(len(files), _MAX_PARTS)
+        return files[len(files) * part // num_parts : len(files) * (part + 1) // num_parts]
+
+    def read(self, chunk: int, rows: Any, out: Arrays | None = None) -> Arrays:
+        """Return rows of one chunk, column by column; written to `out` if given."""
+        chunk = check_integer("chunk", chunk, 0, len(self.chunk_sizes) - 1)
+        source = self._open_chunks.get(chunk)
+        rows = check_rows(rows, int(self.chunk_sizes[chunk]), str(source.path))
+        return source.read(rows, self.columns, make_out(self.columns, len(rows), out))
+
+    def row_sources(self, chunk: int) -> Mapping[str, RowSource | ListSource] | None:
+        """Return the columns of a chunk."""
+        return self._open_chunks.get(chunk).rows
+
+    def describe_row(self, chunk: int, row: int) -> str:
+        """Return the origin of a row, for messages."""
+        return self.shards.describe_row(chunk, row)
+
+    def prefetch(self, chunk: int) -> None:
+        """Ask the kernel to read a chunk's files; this does not wait."""
+        for path in self.shards.files_of(chunk):
+            will_need(path)
+
+    def close(self) -> None:
+        """Close open files; a later read opens them again."""
+        self._open_chunks.clear()
+
+    def _open(self, chunk: int) -> OpenChunk:
+        opened = self.shards.open(chunk, list(self.columns))
+        found, expected = opened.num_samples, int(self.chunk_sizes[chunk])
+        if found != expected:
+            raise DamagedDataError(
+                f"{opened.path}: has {several(found, 'sample')} but should have {expected}; write "
+                "it again, or open the data again if it has changed"
+            )
+        check_columns(opened.path, self.columns, opened.columns)
+        return opened
+
+
+def _digest(parts: Iterable[str], size: int = 8) -> str:
+    digest = hashlib.blake2b(digest_size=size, person=b"feedline.store.1")
+    for part in parts:
+        digest.update(part.encode() + b"\0")
+    return digest.hexdigest()

@@ -1,0 +1,99 @@
+"""Lists, bytes and text: gathered from anywhere, in any order, as they were written."""
+
+from __future__ import annotations
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given
+
+from feedline.errors import DamagedDataError, InvalidValueError
+from feedline.store import Column, Lists
+from feedline.store.lists import FlatLists, ListSource
+from feedline.store.slices import copy_slices
+
+# Around the widths of the pieces that strings are copied in.
+LENGTHS = st.sampled_from([0, 1, 2, 15, 16, 17, 127, 128, 129, 1000, 1024, 8191, 8192, 20_000])
+
+
+@given(st.lists(LENGTHS, min_size=1, max_size=20), st.data())
+def test_strings_of_any_lengths_are_copied_in_any_order(
+    lengths: list[int], data: st.DataObject
+) -> None:
+    rng = np.random.default_rng(len(lengths))
+    strings = [rng.bytes(length) for length in lengths]
+    lists = Lists.of(strings)
+    rows = data.draw(st.lists(st.integers(0, len(strings) - 1), max_size=30))
+    taken = lists.take(np.array(rows, dtype=np.int64))
+    assert taken.tolist() == [strings[row] for row in rows]
+
+
+@given(st.lists(st.lists(st.text(max_size=5), max_size=6), min_size=1, max_size=4), st.data())
+def test_lists_of_several_chunks_are_gathered_as_those_of_one(
+    chunks: list[list[str]], data: st.DataObject
+) -> None:
+    empty = Lists.none_of(Column("", "uint8", kind="text"))
+    sources = [ListSource.of(Lists.of(chunk) if chunk else empty) for chunk in chunks]
+    places = [(number, row) for number, chunk in enumerate(chunks) for row in range(len(chunk))]
+    chosen = data.draw(st.lists(st.sampled_from(places), max_size=10)) if places else []
+    numbers, rows = (np.array([p[part] for p in chosen], dtype=np.int64) for part in (0, 1))
+    found = FlatLists(sources).gather(numbers, rows)
+    assert found.tolist() == [chunks[number][row] for number, row in chosen]
+
+
+def test_nothing_is_read_or_written_beside_the_strings() -> None:
+    memory = np.arange(5000, dtype=np.int64).view(np.uint8)
+    out = np.full(300, 0xAB, np.uint8)
+    address = memory.__array_interface__["data"][0]
+    copy_slices(np.array([address + 8, address + 800]), np.array([100, 50]), out[100:250])
+    assert (out[:100] == 0xAB).all()
+    assert (out[250:] == 0xAB).all()
+    assert out[100:250].tobytes() == memory[8:108].tobytes() + memory[800:850].tobytes()
+
+
+def test_a_slice_of_lists_begins_at_zero() -> None:
+    lists = Lists.of([[1], [2, 3], [], [4]], dtype=np.int32)
+    part = lists[1:3]
+    assert part.offsets.tolist() == [0, 2, 2]
+    assert part.values.tolist() == [2, 3]
+    assert lists[::-1].tolist() == [[4], [], [2, 3], [1]]
+    assert len(lists[3:1]) == 0
+
+
+def test_lists_of_arrays_keep_their_shape() -> None:
+    lists = Lists.of([np.ones((2, 3), np.float32), np.zeros((1, 3), np.float32)])
+    assert lists[0].shape == (2, 3)
+    assert lists.take(np.array([1, 0])).values.shape == (3, 3)
+    values, is_there = lists.padded(fill=7)
+    assert values.shape == (2, 2, 3)
+    assert values[1, 1].tolist() == [7, 7, 7]
+    assert is_there.tolist() == [[True, True], [True, False]]
+
+
+@pytest.mark.parametrize(
+    ("starts", "lengths"),
+    [([0], [9]), ([9], [0]), ([-1], [1]), ([0], [-1]), ([2**62], [2**62]), ([8], [1])],
+)
+def test_a_value_outside_of_its_chunk_is_refused(starts: list[int], lengths: list[int]) -> None:
+    with pytest.raises(DamagedDataError, match="outside of its chunk"):
+        ListSource(np.zeros(8, np.uint8), np.array(starts), np.array(lengths))
+
+
+def test_tables_that_do_not_fit_together_are_refused() -> None:
+    with pytest.raises(InvalidValueError, match="two flat lists of one length"):
+        ListSource(np.zeros(8, np.uint8), np.array([0, 1]), np.array([1]))
+    with pytest.raises(DamagedDataError, match="multiple of 4"):
+        ListSource(np.zeros(8, np.uint8), np.array([0]), np.array([6]), type_name="int32")
+
+
+def test_text_that_is_not_utf8_is_refused_when_it_is_read() -> None:
+    lists = Lists(np.array([0xFF], np.uint8), np.array([0, 1]), "text")
+    with pytest.raises(DamagedDataError, match="not UTF-8"):
+        _ = lists[0]
+
+
+def test_bytes_and_text_have_no_other_type() -> None:
+    with pytest.raises(InvalidValueError, match="must be uint8"):
+        Column("x", "int32", kind="text")
+    with pytest.raises(InvalidValueError, match="kind="):
+        Column("x", "int32", kind="ragged")
