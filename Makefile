@@ -19,7 +19,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 WORKERS = $(shell $(PYTHON) -c 'import os; print(len(os.sched_getaffinity(0)) + 1)')
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-quick test-rest test-slow test-matrix test-annbatch fuzz bench bench-plots lint format docs clean
+.PHONY: help demo test test-quick test-rest test-slow test-matrix test-annbatch test-formats fuzz bench bench-plots lint format docs clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -51,6 +51,9 @@ test-matrix: ## Run the golden vectors on every Python found, with the oldest an
 test-annbatch: ## Run the tests beside annbatch 0.1.6 and the newest, on a Python 3.12 or 3.13
 	@$(require-python)
 	$(PYTHON) scripts/test_annbatch.py
+
+test-formats: $(DEV) ## Write data with the libraries whose formats we read, and test on that
+	$(VENV)/bin/python scripts/test_formats.py
 
 # More cases, another seed, one format: `make fuzz FUZZ="--cases 100000 --seed 7 --target zarr"`.
 FUZZ ?= --cases 5000 --seconds 600

@@ -10,10 +10,12 @@ from typing import Any
 from feedline.errors import InvalidValueError, MissingDataError
 from feedline.store.anndata_store import open_anndata
 from feedline.store.folder import FolderStore
+from feedline.store.foreign.known import shards_at
 from feedline.store.formats import FILE_ENDINGS
 from feedline.store.manifest import MANIFEST_NAME
 from feedline.store.matrix_samples import MatrixSamples
 from feedline.store.protocol import Store
+from feedline.store.shards import ShardStore
 from feedline.store.tokens import TokenStore
 from feedline.words import several
 
@@ -90,6 +92,9 @@ def open(
         # What is in the file that no store can hold comes up now, not at the first batch.
         _ = store.columns if len(store) else None
         return store
+    shards = shards_at(found)
+    if shards is not None:
+        return ShardStore(shards, **_only(given, ("columns",), found, "data that others wrote"))
     raise InvalidValueError(
         f"{found}: is not data that can be opened; it must be a folder with {MANIFEST_NAME}, a "
         f"zarr folder, or a file that ends with {', '.join(FILE_ENDINGS)} or .bin. Use "

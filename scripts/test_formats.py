@@ -1,0 +1,52 @@
+"""Write data anew with the libraries whose formats Feedline reads, and run the tests on that.
+
+Each folder in `tests/formats` has a script and pinned requirements, and gets an environment of its
+own, `.venv-format-<name>`: what these libraries need does not go together.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+FORMATS = ROOT / "tests" / "formats"
+
+
+def main() -> int:
+    """Write the data of all formats, run the tests, and return the exit status."""
+    names = sys.argv[1:] or sorted(path.parent.name for path in FORMATS.glob("*/write.py"))
+    with tempfile.TemporaryDirectory() as folder:
+        for name in names:
+            target = Path(folder) / name
+            target.mkdir()
+            print(f"{name}: writes its data anew", flush=True)
+            script = str(FORMATS / name / "write.py")
+            subprocess.run([python_of(name), script, str(target)], check=True, cwd=folder)
+        tests = [str(ROOT / ".venv" / "bin" / "pytest"), "-q", "tests/store/test_foreign.py"]
+        choice = ["-k", " or ".join(names)] if sys.argv[1:] else []
+        variables = {**os.environ, "FEEDLINE_FORMATS": folder}
+        return subprocess.run([*tests, *choice], cwd=ROOT, env=variables).returncode
+
+
+def python_of(name: str) -> str:
+    """Return the interpreter of an environment with the library, made if need be."""
+    environment, pins = ROOT / f".venv-format-{name}", FORMATS / name / "requirements.txt"
+    stamp, python = environment / ".installed", str(environment / "bin" / "python")
+    wanted = pins.read_text(encoding="utf-8")
+    if not stamp.exists() or stamp.read_text(encoding="utf-8") != wanted:
+        install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        for command in (
+            [sys.executable, "-m", "venv", "--clear", str(environment)],
+            [*install, "--requirement", str(pins)],
+        ):
+            subprocess.run(command, check=True, cwd=ROOT)
+        stamp.write_text(wanted, encoding="utf-8")
+    return python
+
+
+if __name__ == "__main__":
+    sys.exit(main())

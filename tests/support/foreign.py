@@ -1,0 +1,34 @@
+"""Data in the formats of others, written by their own libraries, and what these say is in it.
+
+Each folder in `tests/formats` has `write.py`, which writes `data` (or `data.<ending>`) and
+`expected.json.gz` into a folder, with the versions in its `requirements.txt`. What it wrote last is
+checked in beside it; `make test-formats` writes it anew and runs the same tests on that.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent.parent / "formats"
+sys.path.insert(0, str(HERE))
+
+from expected import load  # noqa: E402
+
+#: The folder that data is read from: the one that is checked in, or one that was written anew.
+WRITTEN = Path(os.environ.get("FEEDLINE_FORMATS", HERE))
+#: The formats.
+NAMES = sorted(path.parent.name for path in HERE.glob("*/write.py"))
+
+
+def data_of(name: str) -> Path:
+    """Return what is to be opened."""
+    (found,) = (WRITTEN / name).glob("data*")
+    return found
+
+
+def expected_of(name: str) -> list[dict[str, Any]]:
+    """Return the samples, as the library's own reader gave them."""
+    return load(WRITTEN / name / "expected.json.gz")
