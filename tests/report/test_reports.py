@@ -201,6 +201,28 @@ def test_waits_are_those_in_the_logs(tmp_path: Path) -> None:
     assert longest[41] == 0.003
 
 
+def test_each_run_shows_what_it_waited_for(tmp_path: Path) -> None:
+    report = report_logs([write_logs(tmp_path)])
+    chart = chart_of(report, "waits", "What each run")
+    assert chart["names"] == ["run 1", "run 2", "run 3"]
+    names = [one["name"].split()[0] for one in chart["series"]]
+    assert names == ["reading", "copying", "handing", "unknown,"]
+    reading, copying, handing_over, unknown = (one["values"] for one in chart["series"])
+    # The first run is of a release that did not know the parts.
+    assert (reading[0], copying[0], handing_over[0]) == (0, 0, 0)
+    assert unknown[0] > 0 == unknown[1] == unknown[2]
+    whole = 0.2 + 99 * 0.001
+    assert reading[2] == pytest.approx(0.6 * whole, rel=1e-5)
+    assert reading[2] + copying[2] + handing_over[2] == pytest.approx(whole, rel=1e-5)
+
+
+def test_logs_of_older_releases_show_how_long_ranks_waited_and_no_parts(tmp_path: Path) -> None:
+    report = report_logs([write_padded_logs(tmp_path)])
+    panel = panel_of(report, "waits")
+    assert [chart["title"] for chart in panel["charts"]] == ["Wait for a batch"]
+    assert panel["text"].endswith("10 ms for each of 8 batches on average.")
+
+
 def test_a_loss_is_told(tmp_path: Path) -> None:
     logs = write_logs(tmp_path, drop=1)
     report = report_logs([logs])

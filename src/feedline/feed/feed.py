@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import pairwise
+from time import perf_counter
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -173,7 +174,10 @@ class FeedPass(Iterator[Item]):
             if self._num_slabs == 1:
                 # Known from now on, so that a state can be saved even when a file is lost.
                 _ = self._store.fingerprint
-            self._batches = _batches_of(next(self._slabs))
+            start = perf_counter()
+            slab = next(self._slabs)
+            self._running.waits.add_reading(start)
+            self._batches = _batches_of(slab)
             self._num_slabs += 1
             batch = next(self._batches)
         try:

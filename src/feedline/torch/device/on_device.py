@@ -64,6 +64,7 @@ class OnDevice(LoaderWrapper):
             ahead=int(is_planned),
             num_batches=left,
             record=lambda: self.loader.delivered,
+            waits=self.waits,
         )
         return self._running
 
