@@ -128,11 +128,11 @@ def test_a_thread_that_reads_too_slowly_is_waited_for_as_reading() -> None:
     with Feed(store, plan, batch_size=4, num_threads=2, memory_budget=200) as feed:
         batches = iter(feed)
         next(batches)
-        before, num_before = feed.waits.now(), store.num_reads
+        (reading, copying, _), num_before = feed.waits.now(), store.num_reads
         assert len(list(batches)) == 5
         assert store.num_reads > num_before
-        assert feed.waits.reading > before.reading
-        assert feed.waits.copying == before.copying == 0
+        assert feed.waits.reading > reading
+        assert feed.waits.copying == copying == 0
 
 
 class Slow:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any
 
 #: The parts of waiting, as reports and meters name them.
 PARTS = ("reading", "copying", "handing_over")
 
 #: When something happened, from one reading of the clock to another.
 Stretch = tuple[float, float]
+#: What a counter shows at one time: seconds of reading, of copying, and those hidden.
+Counted = tuple[float, float, float]
 
 
 class Wait(float):
@@ -34,8 +36,8 @@ class Wait(float):
     reading: float
     copying: float
 
-    def __new__(cls, seconds: float, *, reading: float = 0.0, copying: float = 0.0) -> Wait:
-        self = super().__new__(cls, seconds)
+    def __new__(cls, seconds: float, reading: float = 0.0, copying: float = 0.0) -> Wait:
+        self = float.__new__(cls, seconds)
         self.reading = reading
         self.copying = copying
         return self
@@ -52,19 +54,7 @@ class Wait(float):
         return repr(float(self))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _wait_of, (float(self), self.reading, self.copying)
-
-
-def _wait_of(seconds: float, reading: float, copying: float) -> Wait:
-    return Wait(seconds, reading=reading, copying=copying)
-
-
-class Counted(NamedTuple):
-    """What a counter showed at one time."""
-
-    reading: float
-    copying: float
-    hidden: float
+        return Wait, (float(self), self.reading, self.copying)
 
 
 class WaitCounter:
@@ -104,15 +94,15 @@ class WaitCounter:
 
     def now(self) -> Counted:
         """Return what was counted so far."""
-        return Counted(self.reading, self.copying, self.hidden)
+        return self.reading, self.copying, self.hidden
 
     def since(self, before: Counted, seconds: float) -> Wait:
         """Return the parts of the `seconds` that a loop has spent in `next` since `before`."""
-        copying = self.copying - before[1]
-        hidden = self.hidden - before[2]
-        seconds += hidden
-        reading = self.reading - before[0] if self.is_split else max(0.0, seconds - copying)
-        return Wait(seconds, reading=reading, copying=copying)
+        reading, copying, hidden = before
+        seconds += self.hidden - hidden
+        copying = self.copying - copying
+        reading = self.reading - reading if self.is_split else max(0.0, seconds - copying)
+        return Wait(seconds, reading, copying)
 
     def add_reading(
         self, start: float, before: float | None = None, copied: Iterable[Stretch] = ()
@@ -125,10 +115,10 @@ class WaitCounter:
             copied: When other threads copied what was waited for.
         """
         end = perf_counter()
-        counted = 0.0 if before is None else self.copying - before
-        copying = sum(max(0.0, min(end, until) - max(start, since)) for since, until in copied)
-        self.copying += copying
-        self.reading += end - start - copying - counted
+        before = self.copying if before is None else before
+        for since, until in copied:
+            self.copying += max(0.0, min(end, until) - max(start, since))
+        self.reading += end - start - (self.copying - before)
 
     def add_copying(self, start: float, hidden: float = 0.0) -> None:
         """Count the time from `start` until now as copying, and what a device waited besides."""
@@ -156,7 +146,7 @@ class TimedReads(Iterator[Any]):
         self,
         found: Iterator[Any],
         waits: WaitCounter,
-        copied: Callable[[Any], Iterable[Stretch]] = lambda _: (),
+        copied: Callable[[Any], Iterable[Stretch]] | None = None,
     ) -> None:
         self._found = found
         self._waits = waits
@@ -170,5 +160,6 @@ class TimedReads(Iterator[Any]):
     def __next__(self) -> Any:
         before, start = self._waits.copying, perf_counter()
         item = next(self._found)
-        self._waits.add_reading(start, before, self._copied(item))
+        copied = () if self._copied is None else self._copied(item)
+        self._waits.add_reading(start, before, copied)
         return item
