@@ -34,7 +34,8 @@ from feedline.feed.waits import PARTS, TimedReads
 from feedline.plan import SamplePlan, Sequential
 from feedline.runs import ConsumptionLog, LoggedLoader, read_log
 from feedline.runs.log_records import LoggedBatch
-from feedline.store import MemoryMatrix
+from feedline.store import FolderStore, MemoryMatrix
+from feedline.torch import DataLoader as TorchLoader
 
 READ, MADE = 4.0, 0.5
 
@@ -86,6 +87,27 @@ def test_slow_reading_of_a_store_is_reading(monkeypatch: pytest.MonkeyPatch) -> 
     assert store.num_reads
     assert parts(waits) == {"reading": READ * store.num_reads, "copying": 0.0, "handing_over": 0.0}
     assert sum(waits) == seconds == feed.waits.reading
+
+
+@pytest.mark.parametrize("make", [feedline.DataLoader, TorchLoader])
+def test_a_slow_look_at_all_files_is_reading(
+    make: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    clock = FakeClock(monkeypatch)
+
+    class Store(FolderStore):
+        @property
+        def fingerprint(self) -> str:
+            clock.spend(READ)
+            return "the same"
+
+    feedline.pack({"x": np.arange(24)}, tmp_path / "data")
+    loader = make(Store(tmp_path / "data"), 4, num_threads=0, memory_budget=32)
+    batches = iter(loader)
+    next(batches)
+    (reading, *_), start = loader.waits.now(), clock.now
+    next(batches)
+    assert loader.waits.reading - reading == clock.now - start == READ
 
 
 def test_a_slow_transform_is_handing_over(monkeypatch: pytest.MonkeyPatch) -> None:

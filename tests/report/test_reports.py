@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from cli_runs import CONFIGS
 from examples import few_examples
 from feedline.errors import InvalidValueError, StoreError
+from feedline.feed import Wait
 from feedline.report import render, report_config, report_logs, write_report
 from feedline.runs import RunConfig, audit_logs, dry_run, read_log, report_plan
 from feedline.runs.audit import find_logs
@@ -27,6 +28,7 @@ from report_data import (
     layer_of,
     of_config,
     panel_of,
+    write_log,
     write_logs,
     write_padded_logs,
 )
@@ -221,6 +223,24 @@ def test_logs_of_older_releases_show_how_long_ranks_waited_and_no_parts(tmp_path
     panel = panel_of(report, "waits")
     assert [chart["title"] for chart in panel["charts"]] == ["Wait for a batch"]
     assert panel["text"].endswith("10 ms for each of 8 batches on average.")
+
+
+@pytest.mark.parametrize(
+    "wait",
+    [
+        Wait(1.0, reading=float("nan")),
+        Wait(1.0, reading=1e308, copying=1e308),
+        Wait(1.0, reading=-5.0, copying=6.0),
+        Wait(1.0, copying=2.0),
+    ],
+)
+def test_parts_that_do_not_make_the_whole_are_unknown(tmp_path: Path, wait: Wait) -> None:
+    batches = [(0, step, [step]) for step in range(4)]
+    waits = [wait, Wait(1.0, reading=0.5)]
+    report = report_logs([write_log(tmp_path / "a.log", batches, waits=waits, num_samples=4)])
+    assert panel_of(report, "waits")["text"].endswith(
+        ": 25% reading, 0% copying, 25% handing over, 50% unknown."
+    )
 
 
 def test_a_loss_is_told(tmp_path: Path) -> None:

@@ -171,10 +171,10 @@ class FeedPass(Iterator[Item]):
     def __next__(self) -> Item:
         batch = next(self._batches, None)
         if batch is None:
+            start = perf_counter()
             if self._num_slabs == 1:
                 # Known from now on, so that a state can be saved even when a file is lost.
                 _ = self._store.fingerprint
-            start = perf_counter()
             slab = next(self._slabs)
             self._running.waits.add_reading(start)
             self._batches = _batches_of(slab)

@@ -86,8 +86,14 @@ def wait_panel(runs: Sequence[Run]) -> Panel | None:
 
 
 def _parts_of(rows: Table) -> dict[str, Numbers]:
-    """Return the seconds of each part of waiting for each batch, and those of older logs."""
-    is_known = np.isfinite([rows[part] for part in PARTS]).all(axis=0)
+    """Return the seconds of each part of waiting for each batch, and those of older logs.
+
+    Parts that do not make the whole, in a log that was tampered with, are unknown too.
+    """
+    listed = np.stack([rows[part] for part in PARTS])
+    with np.errstate(over="ignore", invalid="ignore"):
+        is_whole = np.abs(listed.sum(axis=0) - rows["wait"]) <= 1e-6 + 1e-6 * np.abs(rows["wait"])
+    is_known = is_whole & (listed >= 0).all(axis=0)
     parts = {}
     if is_known.any():
         parts = {part: np.where(is_known, rows[part], 0.0) for part in PARTS}

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, islice, pairwise
 from operator import attrgetter, itemgetter
+from time import perf_counter
 from typing import Any, TypeVar
 
 import numpy as np
@@ -206,7 +207,9 @@ class FeedDataset(IterableDataset[Item]):
                     yield batch
                 if slab.block.first == running.start:
                     # Known from now on, so that a state can be saved even when a file is lost.
+                    start = perf_counter()
                     _ = self.store.fingerprint
+                    running.waits.add_reading(start)
                 # The slab can be used again when the batch in the loop's hands is dropped.
                 del slab, tensors, arrived
         finally:
