@@ -148,6 +148,22 @@ def test_a_line_is_read_by_pointer_and_by_keys(
         assert "step 159" in page.page.locator("#tip").inner_text()
 
 
+def test_areas_stand_on_each_other(browser: Browser, made: dict[str, tuple[Report, Path]]) -> None:
+    _, path = made["logs"]
+    with opened(browser, path) as page:
+        areas = page.page.query_selector_all("#waits svg path:not([stroke-width])")
+        boxes = [area.bounding_box() for area in areas]
+        assert len(areas) == 4
+        drawn = [box for box in boxes if box is not None and box["height"]]
+        # At its highest step, which is of the second run, nothing is unknown.
+        reading, copying, handing_over, unknown = drawn
+        assert handing_over["y"] < copying["y"] <= reading["y"]
+        bottom = reading["y"] + reading["height"]
+        assert unknown["y"] + unknown["height"] <= bottom + 1
+        keys = page.page.locator("#waits figure .legend").nth(1).inner_text()
+        assert "copying them to the device" in keys
+
+
 def test_a_map_is_read_by_keys(browser: Browser, made: dict[str, tuple[Report, Path]]) -> None:
     report, path = made["mixture"]
     chart = next(chart for chart in charts_of(report) if chart["kind"] == "map")

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from feedline.feed import Wait
 from feedline.plan import SamplePlan, Shuffled
 from feedline.report import Report, report_config, report_logs
 from feedline.runs import ConsumptionLog, RunConfig
@@ -98,6 +99,9 @@ def write_logs(folder: Path, *, names: tuple[str, str] = ("web", "books"), drop:
                 for step, batch in enumerate(segment.block(rank, 0, done), first):
                     left_out = drop if (number, rank, step) == (1, 0, 0) else 0
                     wait = 0.2 if step == first else 0.001 * (rank + 1)
+                    if number > 1:
+                        # The first run is of a release that did not know the parts.
+                        wait = Wait(wait, reading=0.6 * wait, copying=0.03 * wait * (step % 10))
                     ids = batch.indices[left_out:]
                     log.record(epoch=0, step=step, batch=batch.number, ids=ids, wait=wait)
                     if step % 10 == 9:

@@ -33,8 +33,10 @@ def inspect(path: Path, against: Path | None) -> Outcome:
 
     FILE is JSON with a cursor, the state of a loader or of a StepScheduler; a .pt file with one
     in it, which is read without running its pickle; a log of what a rank received, or a folder of
-    them; or data: its columns, chunks and compression, and what would make it faster to read. With --against the exit code is 1 if the cursor does not fit, and every field
-    that differs is listed.
+    them; or data: its columns, chunks and compression, and what would make it faster to read.
+
+    With --against the exit code is 1 if the cursor does not fit, and every field that differs is
+    listed.
 
     \b
     Examples:

@@ -21,7 +21,7 @@ _DIGITS = 6
 @dataclass(frozen=True)
 class Series:
     """Numbers under one name; `None` where there is no value. `style` is line, dashed, steps or
-    area."""
+    area; areas are stacked."""
 
     name: str
     values: Sequence[float | None]

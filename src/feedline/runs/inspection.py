@@ -22,6 +22,7 @@ from feedline.errors import (
     PlanMismatchError,
     UnsafeDataError,
 )
+from feedline.feed.waits import PARTS
 from feedline.plain_file import open_plain
 from feedline.plan import Cursor
 from feedline.plan.cursor import CURSOR_FORMAT
@@ -170,12 +171,19 @@ def _facts_of_log(path: Path) -> dict[str, Any]:
             "total_seconds": float(waits.sum()),
             "mean_seconds": float(waits.mean()) if len(table) else 0.0,
             "longest_seconds": float(waits.max(initial=0.0)),
+            **_parts_of(table),
         },
         "num_bytes": num_bytes,
         "is_cut_short": parts[-1].end < num_bytes,
         "epochs": [{"epoch": e, **_sums_of(table[table["epoch"] == e])} for e in epochs],
         "events": [{"event": "", **event.fields} | {"event": event.name} for event in events],
     }
+
+
+def _parts_of(table: Table) -> dict[str, float]:
+    """Return the seconds of each part of waiting, unless a log is too old to have any."""
+    known = table[~np.isnan(table["reading"])]
+    return {f"{part}_seconds": float(known[part].sum()) for part in PARTS} if len(known) else {}
 
 
 def _sums_of(table: Table) -> dict[str, int | None]:

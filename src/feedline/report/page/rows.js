@@ -15,7 +15,7 @@ function drawBars(chart) {
       if (target !== null && target !== undefined) parts.push(make("i", { css: { left: `${(100 * target) / high}%` } }));
       const numbers = used.map((one) => [one.name, shown(one.values[row], chart.format)]);
       if (target !== null && target !== undefined) numbers.push(["wanted", shown(target, chart.format)]);
-      const text = used.map((one) => shown(one.values[row], chart.format)).filter((one, n) => n === 0 || one !== "0");
+      const text = used.map((one) => shown(one.values[row], chart.format)).filter((one, n) => n === 0 || !["0", "0 s"].includes(one));
       const bar = make("div", {},
         make("div", { class: "names" }, make("span", {}, name), make("b", {}, text.join(" + "))),
         make("div", { class: "track" }, ...parts));
