@@ -157,7 +157,7 @@ rates = st.floats(1e-3, 1e3)
 @given(
     rates_given=st.fixed_dictionaries(
         {
-            **{name: rates for name in ("warm", "shuffle", "windows")},
+            **dict.fromkeys(("warm", "shuffle", "windows"), rates),
             **{name: rates | st.none() for name in ("cold", "direct", "cold_rows", "decode")},
             "link": rates | st.none(),
             "gathers": st.fixed_dictionaries({1: rates, 2: rates, 4: rates}),

@@ -16,7 +16,7 @@ from feedline.runs.bench import figures as named
 from feedline.runs.bench.gathers import Gathering
 from feedline.runs.bench.measuring import BenchOptions, free_memory, measure_data
 from feedline.runs.bench.page_cache import cached_share, drop_from_cache
-from feedline.runs.bench.storage import Storage, data_files
+from feedline.runs.bench.storage import Storage, data_files, files_of_chunks
 from feedline.runs.bench.timing import repeated
 from feedline.store import FolderStore
 from feedline.store.paths import is_cached
@@ -166,7 +166,6 @@ def test_of_much_data_files_spread_over_it_are_read(tmp_path: Path) -> None:
     for file in (f for number, f in enumerate(files) if number not in (0, 3, 6)):
         file.unlink()
     assert storage.warm(0.01).amount % 1000 == 0
-    assert storage.num_bytes == 10_000
 
 
 def test_a_file_that_shrinks_is_told(tmp_path: Path) -> None:
@@ -200,6 +199,14 @@ def test_only_rows_that_were_read_in_time_are_gathered(store: FolderStore) -> No
     for file in data_files(store, store.folder)[1:]:
         file.unlink()
     assert gathering.rate(1, 0.01).amount > 0
+
+
+def test_only_files_of_chosen_chunks_are_dropped(store: FolderStore, written: Path) -> None:
+    files = data_files(store, store.folder)
+    assert files_of_chunks(store, [0, 9], files) == [files[0], files[9]]
+    matrix = open_format(written, "matrix.zarr")
+    files = data_files(matrix, written / "matrix.zarr")
+    assert files_of_chunks(matrix, [0], files) == files
 
 
 def test_decoding_counts_every_row_of_each_chunk(written: Path) -> None:

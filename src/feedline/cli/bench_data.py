@@ -85,8 +85,8 @@ def bench_data(
     read front to back), gather (rows at random into memory), with --device the link, and what a
     loader delivers; then it says what to change. It takes about half a minute.
 
-    The files are dropped from the page cache to read them cold, so do not run this beside a
-    training on them.
+    Some of the files are dropped from the page cache to read them cold, so do not run this beside
+    a training on them.
 
     \b
     Examples:

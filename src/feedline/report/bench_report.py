@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from feedline.report.charts import Bars, Chart, Fact, Lines, Panel, Report, Series, Table, Verdict
 from feedline.runs.bench.advice import Findings, named, rate
-from feedline.runs.bench.figures import DataFigures, Figure
+from feedline.runs.bench.figures import DataFigures
 from feedline.words import bytes_in_words, several
 
 

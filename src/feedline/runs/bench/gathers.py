@@ -37,6 +37,11 @@ class Gathering:
         self._chunks, self._sizes = _spread(store, max(1, most_bytes // self._row_bytes))
         self._rng = np.random.default_rng(0)
 
+    @property
+    def chunks(self) -> list[int]:
+        """The chunks."""
+        return [int(chunk) for chunk in self._chunks]
+
     def warm_up(self, seconds: float) -> None:
         """Read the chunks until a time is over; only what was read is gathered later."""
         start = perf_counter()

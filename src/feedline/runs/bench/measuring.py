@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Generator, Iterable
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
@@ -18,7 +18,7 @@ from feedline.runs.bench import figures as named
 from feedline.runs.bench.figures import DataFigures, Figure
 from feedline.runs.bench.gathers import Gathering
 from feedline.runs.bench.page_cache import cached_share, drop_from_cache
-from feedline.runs.bench.storage import Storage, data_files
+from feedline.runs.bench.storage import Storage, data_files, files_of_chunks, sum_of_sizes
 from feedline.runs.bench.timing import Done
 from feedline.store import FolderStore, Store, TokenStore
 from feedline.store.formats import is_grouped
@@ -84,7 +84,7 @@ def measure_data(
 ) -> DataFigures:
     """Return how fast each stage is on the way from the files of a store to a training loop.
 
-    The files are dropped from the page cache, where that is possible, and some are read again.
+    Some files are dropped from the page cache, where that is possible, and read again.
 
     Args:
         store: The samples.
@@ -116,17 +116,23 @@ class _Measuring:
         self.row_bytes = row_bytes
         self.num_threads = Reading(num_threads=self.options.num_threads).count
         self.auto_threads = auto_threads()
-        # First, so that wrong options are told before anything is measured.
         loaders = {
             named.SHUFFLE: self._loader(None),
             named.WINDOWS: self._loader(self.options.window),
         }
+        # What is wrong, as a budget below one batch, is told before anything is measured.
+        for loader in loaders.values():
+            with closing(_epochs(loader)) as batches:
+                next(batches)
         files = data_files(self.store, self.path)
+        self.file_bytes = sum_of_sizes(files)
         memory = free_memory()
         most = _MOST_BYTES if memory is None else min(_MOST_BYTES, memory // 8)
-        storage = Storage(files, max(1, self.num_threads), 2 * most)
-        self._measure_storage(storage)
-        self._measure_gather(files, most)
+        gathering = Gathering(self.store, most)
+        # Others stay in the page cache, if they are there.
+        some = files_of_chunks(self.store, gathering.chunks, files)
+        self._measure_storage(Storage(some, max(1, self.num_threads), 2 * most))
+        self._measure_gather(gathering, some)
         if self.device is not None:
             self.progress.begin("link", 1, unit="figures")
             self._add_bytes(named.LINK, named.COPIES, self.device.copied(self.options.seconds))
@@ -140,7 +146,7 @@ class _Measuring:
             num_samples=self.store.num_samples,
             num_chunks=len(self.store.chunk_sizes),
             row_bytes=row_bytes,
-            file_bytes=storage.num_bytes,
+            file_bytes=self.file_bytes,
             memory_bytes=memory,
             cached_share=share,
             is_decoded=is_decoded(self.store),
@@ -170,15 +176,14 @@ class _Measuring:
         seconds = self.options.seconds
         self.progress.begin("storage", 3, unit="figures")
         self._let_go()
-        self._add_read(named.COLD, storage.cold(seconds), storage)
-        self._add_read(named.WARM, storage.warm(seconds), storage)
-        self._add_read(named.DIRECT, storage.direct(seconds), storage)
+        self._add_read(named.COLD, storage.cold(seconds))
+        self._add_read(named.WARM, storage.warm(seconds))
+        self._add_read(named.DIRECT, storage.direct(seconds))
 
-    def _measure_gather(self, files: list[Path], most: int) -> None:
+    def _measure_gather(self, gathering: Gathering, files: list[Path]) -> None:
         seconds, most_threads = self.options.seconds, max(1, self.num_threads)
         counts = thread_counts(max(most_threads, self.auto_threads), most_threads)
         self.progress.begin("gather", len(counts) + 1 + is_decoded(self.store), unit="figures")
-        gathering = Gathering(self.store, most)
         self._let_go()
         reason = drop_from_cache(files)
         if reason is None:
@@ -186,7 +191,7 @@ class _Measuring:
             self._add_rows(named.GATHER, named.COLD_ROWS, done)
         else:
             self._miss(named.COLD_ROWS, reason)
-        gathering.warm_up(seconds)
+        gathering.warm_up(2 * seconds)
         if is_decoded(self.store):
             done = gathering.decoding(most_threads, seconds)
             self._add_rows(named.DECODE, "whole chunks", done)
@@ -199,11 +204,11 @@ class _Measuring:
         self.store.close()
         gc.collect()
 
-    def _add_read(self, name: str, done: Done | str, storage: Storage) -> None:
+    def _add_read(self, name: str, done: Done | str) -> None:
         if isinstance(done, str):
             self._miss(name, done)
             return
-        stored = storage.num_bytes * self.options.row_share / self.store.num_samples
+        stored = self.file_bytes * self.options.row_share / self.store.num_samples
         self._add(named.STORAGE, name, done.rate / stored, done.rate)
 
     def _add_bytes(self, stage: str, name: str, done: Done) -> None:
@@ -262,18 +267,16 @@ def free_memory() -> int | None:
 
 def _batches(loader: Iterable[Any], seconds: float, device: BenchDevice | None) -> Done:
     """Return how many samples a loader delivers after its first batch, epoch after epoch."""
-    batches = _epochs(loader)
-    next(batches)
-    num_rows, start = 0, perf_counter()
-    for batch in batches:
-        num_rows += len(next(iter(batch.values())))
-        if perf_counter() - start >= seconds:
-            break
-    if device is not None:
-        device.wait()
-    done = Done(num_rows, perf_counter() - start)
-    batches.close()
-    return done
+    with closing(_epochs(loader)) as batches:
+        next(batches)
+        num_rows, start = 0, perf_counter()
+        for batch in batches:
+            num_rows += len(next(iter(batch.values())))
+            if perf_counter() - start >= seconds:
+                break
+        if device is not None:
+            device.wait()
+        return Done(num_rows, perf_counter() - start)
 
 
 def _epochs(loader: Iterable[Any]) -> Generator[Any, None, None]:

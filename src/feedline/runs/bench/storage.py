@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import mmap
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from threading import Lock
 from time import perf_counter
@@ -51,6 +51,20 @@ def data_files(store: Store, path: Path) -> list[Path]:
     return files
 
 
+def files_of_chunks(store: Store, chunks: Iterable[int], files: list[Path]) -> list[Path]:
+    """Return those of a store's files that some chunks are in; all, if that is unknown.
+
+    Args:
+        store: The store.
+        chunks: The chunks.
+        files: All files with data.
+    """
+    if not isinstance(store, FolderStore):
+        return files
+    found = {file for chunk in chunks for file in store.files_of_chunk(chunk)}
+    return [file for file in files if file in found]
+
+
 class Storage:
     """Reads files in threads.
 
@@ -64,9 +78,8 @@ class Storage:
         self, files: Sequence[Path], num_threads: int, most_bytes: int = _MOST_BYTES
     ) -> None:
         self.files = files
-        self.num_bytes = sum(file.stat().st_size for file in files)
         self._num_threads = num_threads
-        self._pieces = _pieces_of(files, self.num_bytes, most_bytes)
+        self._pieces = _pieces_of(files, sum_of_sizes(files), most_bytes)
         self._read: list[Piece] = []
 
     def cold(self, seconds: float) -> Done | str:
@@ -114,6 +127,11 @@ class Storage:
         finally:
             for memory in memories:
                 memory.close()
+
+
+def sum_of_sizes(files: Iterable[Path]) -> int:
+    """Return the bytes of some files."""
+    return sum(file.stat().st_size for file in files)
 
 
 class _Shared:
