@@ -55,18 +55,25 @@ class Gathering:
                     self._sizes = np.append(self._sizes[:number], end)
                     return
 
-    def rate(self, num_threads: int, seconds: float, *, is_cold: bool = False) -> Done:
+    def cold_rows(self, num_threads: int) -> Done:
+        """Return how long threads take for a few rows each."""
+        return self._gathered(num_threads, 0.0, _COLD_ROWS)
+
+    def rate(self, num_threads: int, seconds: float) -> Done:
         """Return how many rows threads gather into memory of their own."""
+        most = max(1, min(_SLAB_ROWS, _SLAB_BYTES // self._row_bytes))
+        return self._gathered(num_threads, seconds, most)
+
+    def _gathered(self, num_threads: int, seconds: float, num_rows: int) -> Done:
         workplace, columns = Workplace(), self._store.columns
-        most = _COLD_ROWS if is_cold else max(1, min(_SLAB_ROWS, _SLAB_BYTES // self._row_bytes))
-        memories = [np.zeros(bytes_for(columns, most), np.uint8) for _ in range(num_threads)]
-        jobs = [cycle([self._job(most) for _ in range(_NUM_JOBS)]) for _ in range(num_threads)]
+        memories = [np.zeros(bytes_for(columns, num_rows), np.uint8) for _ in range(num_threads)]
+        count = _NUM_JOBS if seconds else 1
+        jobs = [cycle([self._job(num_rows) for _ in range(count)]) for _ in range(num_threads)]
 
         def work(thread: int) -> int:
-            # A row that was read is not cold any more.
-            job = self._job(most) if is_cold else next(jobs[thread])
-            gather(self._store, job, arrays_in(memories[thread], columns, most), workplace)
-            return most
+            arrays = arrays_in(memories[thread], columns, num_rows)
+            gather(self._store, next(jobs[thread]), arrays, workplace)
+            return num_rows
 
         return repeated(work, num_threads, seconds)
 

@@ -184,13 +184,7 @@ class _Measuring:
         seconds, most_threads = self.options.seconds, max(1, self.num_threads)
         counts = thread_counts(max(most_threads, self.auto_threads), most_threads)
         self.progress.begin("gather", len(counts) + 1 + is_decoded(self.store), unit="figures")
-        self._let_go()
-        reason = drop_from_cache(files)
-        if reason is None:
-            done = gathering.rate(most_threads, seconds, is_cold=True)
-            self._add_rows(named.GATHER, named.COLD_ROWS, done)
-        else:
-            self._miss(named.COLD_ROWS, reason)
+        self._measure_cold_rows(gathering, files)
         gathering.warm_up(2 * seconds)
         if is_decoded(self.store):
             done = gathering.decoding(most_threads, seconds)
@@ -198,6 +192,20 @@ class _Measuring:
         for count in counts:
             name = f"{count} thread" + "s" * (count > 1)
             self._add_rows(named.GATHER, name, gathering.rate(count, seconds / 2), count)
+
+    def _measure_cold_rows(self, gathering: Gathering, files: list[Path]) -> None:
+        done, start = Done(0, 0.0), perf_counter()
+        while not done.amount or perf_counter() - start < self.options.seconds:
+            self._let_go()
+            reason = drop_from_cache(files)
+            if reason is not None and not done.amount:
+                self._miss(named.COLD_ROWS, reason)
+                return
+            if reason is not None:
+                break
+            # Only a few: with each row its neighbours are read, and soon nothing is cold.
+            done += gathering.cold_rows(max(1, self.num_threads))
+        self._add_rows(named.GATHER, named.COLD_ROWS, done)
 
     def _let_go(self) -> None:
         """Unmap all files: what is mapped stays in the page cache."""

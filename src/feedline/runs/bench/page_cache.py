@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from time import sleep
 
 _MOST_FILES = 20_000
 _NUM_PROBES = 64
 _NUM_CHECKED = 8
+_NUM_ATTEMPTS, _PAUSE = 5, 0.03
 _APART_BYTES = 2**20
 _CANNOT_SAY = "this file system does not say what is in the page cache"
 
@@ -24,13 +26,15 @@ def drop_from_cache(files: Sequence[Path]) -> str | None:
     if len(files) > _MOST_FILES:
         return f"there are {len(files):,} files, and at most {_MOST_FILES:,} are dropped"
     checked = files[:: -(-len(files) // _NUM_CHECKED)]
-    # What was written just now stays until it has been written out.
-    for sync in (False, True):
+    for attempt in range(_NUM_ATTEMPTS):
         for path in files:
-            _drop(path, sync=sync)
+            # What was written just now stays until it has been written out.
+            _drop(path, sync=attempt > 0)
         # Asked only once: a byte that was asked for is read.
         if not any(_is_cached_at(path, 0.5) for path in checked):
             break
+        # What is being read ahead cannot be dropped yet.
+        sleep(_PAUSE)
     else:
         return "the files stay in the page cache: they lie in memory, or another process uses them"
     if not _can_say(checked[0]):

@@ -88,7 +88,7 @@ class Storage:
         while not done.amount or perf_counter() - start < seconds:
             reason = drop_from_cache(self.files)
             if reason is not None:
-                return reason
+                return done if done.amount else reason
             pieces = _Shared(self._pieces)
             done += self._reading(pieces, seconds - (perf_counter() - start))
             self._read = self._pieces[: pieces.num_taken]
