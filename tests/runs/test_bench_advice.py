@@ -97,6 +97,12 @@ def test_more_threads_are_advised_where_they_still_gain() -> None:
     assert "num_threads" not in advice_of(**{**slow, "gathers": flat}, auto_threads=8)[1]
 
 
+def test_a_loop_that_reads_by_itself_should_have_threads() -> None:
+    told = 'Use num_threads="auto"'
+    assert told in advice_of(gathers={1: 4}, num_threads=0, shuffle=3, windows=3)[1]
+    assert told not in advice_of(gathers={1: 4}, num_threads=1, shuffle=3, windows=3)[1]
+
+
 def test_fewer_threads_are_advised_where_they_gather_more() -> None:
     gathers = {1: 4, 2: 8, 4: 5, 8: 3}
     text = advice_of(gathers=gathers, num_threads=8, shuffle=2, windows=2)[1]
@@ -140,7 +146,8 @@ def test_a_loader_far_below_its_stages_needs_larger_batches() -> None:
     large = advice_of(shuffle=1, windows=2, batch_size=2**16, row_bytes=1024)[1]
     assert "larger batch_size" not in large
     assert "memory_budget" in large
-    few = advice_of(shuffle=1, windows=2, batch_size=100, num_samples=150)[1]
+    few = advice_of(shuffle=1, windows=2, batch_size=200, num_samples=150)[1]
+    assert "a batch of 150 samples" in few
     assert "hardly more than a batch" in few
 
 

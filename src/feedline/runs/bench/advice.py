@@ -193,6 +193,8 @@ def _on_decoding(_: DataFigures, bottleneck: Figure) -> str | None:
 def _on_threads(found: DataFigures, bottleneck: Figure) -> str | None:
     if bottleneck.stage not in (GATHER, DECODE, BATCHES):
         return None
+    if not found.num_threads:
+        return 'Use num_threads="auto": with 0, the loop reads by itself, and waits meanwhile.'
     now = gather_of(found)
     count, most = max(found.gathers.items(), key=lambda item: item[1].rows_per_second)
     if count > found.num_threads and most.rows_per_second >= _GAIN * now.rows_per_second:
@@ -256,11 +258,12 @@ def _on_rows(found: DataFigures, bottleneck: Figure) -> str | None:
 def _on_batches(found: DataFigures, bottleneck: Figure) -> str | None:
     if bottleneck.stage != BATCHES:
         return None
-    batch_bytes = found.batch_size * found.row_bytes
-    micros = 1e6 * found.batch_size / bottleneck.rows_per_second
+    batch_size = min(found.batch_size, found.num_samples)
+    batch_bytes = batch_size * found.row_bytes
+    micros = 1e6 * batch_size / bottleneck.rows_per_second
     text = (
         f"The loader delivers {rate(bottleneck)}, far below what its stages can do: a batch of "
-        f"{several(found.batch_size, 'sample')} ({bytes_in_words(batch_bytes)}) takes "
+        f"{several(batch_size, 'sample')} ({bytes_in_words(batch_bytes)}) takes "
         f"{micros:,.0f} µs."
     )
     if found.num_samples < 2 * found.batch_size:

@@ -12,7 +12,7 @@ from time import perf_counter
 from typing import Any, Protocol
 
 from feedline.errors import InvalidValueError, check_integer, check_positive
-from feedline.feed import DataLoader, Reading
+from feedline.feed import DataLoader, PlannedLoader, Reading
 from feedline.feed.reading import auto_threads
 from feedline.runs.bench import figures as named
 from feedline.runs.bench.figures import DataFigures, Figure
@@ -38,7 +38,7 @@ class BenchDevice(Protocol):
     def copied(self, seconds: float) -> Done:
         """Return the bytes of pinned memory that are copied in a loop."""
 
-    def loader(self, store: Store, batch_size: int, **options: Any) -> Iterable[Any]:
+    def loader(self, store: Store, batch_size: int, **options: Any) -> PlannedLoader:
         """Return a loader whose batches are on the device."""
 
     def wait(self) -> None:
@@ -122,7 +122,7 @@ class _Measuring:
         }
         # What is wrong, as a budget below one batch, is told before anything is measured.
         for loader in loaders.values():
-            with closing(_epochs(loader)) as batches:
+            with closing(loader), closing(_epochs(loader)) as batches:
                 next(batches)
         files = data_files(self.store, self.path)
         self.file_bytes = sum_of_sizes(files)
@@ -159,7 +159,7 @@ class _Measuring:
             missing=self.missing,
         )
 
-    def _loader(self, window: int | str | None) -> Iterable[Any]:
+    def _loader(self, window: int | str | None) -> PlannedLoader:
         options: dict[str, Any] = {
             "shuffle": True,
             "window": window,
@@ -273,9 +273,10 @@ def free_memory() -> int | None:
     return min(limits, default=None)
 
 
-def _batches(loader: Iterable[Any], seconds: float, device: BenchDevice | None) -> Done:
+def _batches(loader: PlannedLoader, seconds: float, device: BenchDevice | None) -> Done:
     """Return how many samples a loader delivers after its first batch, epoch after epoch."""
-    with closing(_epochs(loader)) as batches:
+    # Closed in the end: pinned memory of one loader must not be in the way of the next.
+    with closing(loader), closing(_epochs(loader)) as batches:
         next(batches)
         num_rows, start = 0, perf_counter()
         for batch in batches:
