@@ -136,6 +136,13 @@ def test_files_are_dropped_from_the_page_cache_or_it_is_told_why_not(store: Fold
         assert cached_share(files) == 0
 
 
+def test_asking_for_the_cached_share_does_not_change_it(tmp_path: Path) -> None:
+    (tmp_path / "data").write_bytes(bytes(2**23))
+    if drop_from_cache([tmp_path / "data"]) is None:
+        shares = [cached_share([tmp_path / "data"]) for _ in range(3)]
+        assert max(share or 0 for share in shares) < 0.5
+
+
 @pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="needs a file system in memory")
 def test_files_that_lie_in_memory_are_not_called_cold() -> None:
     folder = Path(tempfile.mkdtemp(dir="/dev/shm"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from random import random
 from time import sleep
 
 _MOST_FILES = 20_000
@@ -55,9 +56,9 @@ def cached_share(files: Sequence[Path]) -> float | None:
     some = files[:: -(-len(files) // _NUM_PROBES)]
     places = []
     for path in some:
-        # Not near each other: asking for a byte reads some of its neighbours.
+        # Neither near each other nor where they were before: a byte that was asked for is read.
         count = max(1, min(_NUM_PROBES // len(some), path.stat().st_size // _APART_BYTES))
-        places += [(path, (part + 0.5) / count) for part in range(count)]
+        places += [(path, (part + random()) / count) for part in range(count)]
     found = sum(_is_cached_at(*place) for place in places)
     if not found and not _can_say(some[0]):
         return None
