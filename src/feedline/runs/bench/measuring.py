@@ -23,6 +23,7 @@ from feedline.runs.bench.timing import Done
 from feedline.store import FolderStore, Store, TokenStore
 from feedline.store.formats import is_grouped
 from feedline.store.progress import Progress
+from feedline.words import several
 
 _MOST_SECONDS = 60.0
 _MOST_BYTES = 2**30
@@ -96,8 +97,8 @@ def measure_data(
     row_bytes = sum(column.row_bytes for column in store.columns.values())
     if not store.num_samples or not row_bytes:
         raise InvalidValueError(
-            f"{path}: has {store.num_samples} samples of {row_bytes} bytes, and must have at least "
-            "1 of each; pack again with samples"
+            f"{path}: has {several(store.num_samples, 'sample')} of {several(row_bytes, 'byte')}, "
+            "and must have at least 1 of each; pack again with samples"
         )
     return _Measuring(store, Path(path), options, device, progress or Progress()).run(row_bytes)
 
