@@ -133,8 +133,9 @@ def _open(
 ) -> tuple[Store, BenchOptions]:
     """Return the store, and the options with the share of a sample that is read."""
     from feedline.store import open as open_store
+    from feedline.store.foreign.known import is_foreign
 
-    if path.suffix == ".bin" and tokens is None and path.exists():
+    if path.suffix == ".bin" and tokens is None and path.exists() and not is_foreign(path):
         raise InvalidValueError(
             f"{path}: holds tokens, so --tokens is required; pass the number of tokens in a "
             "sample, such as 2048"
@@ -152,7 +153,7 @@ def _open(
 
 
 def _row_bytes(store: Store) -> int:
-    return sum(column.row_bytes for column in store.columns.values())
+    return sum(column.sample_bytes for column in store.columns.values())
 
 
 def _draw(path: Path, found: DataFigures, findings: Findings, html: Path) -> Path:

@@ -23,6 +23,7 @@ from feedline.runs.bench.timing import Done
 from feedline.store import FolderStore, Store, TokenStore
 from feedline.store.formats import is_grouped
 from feedline.store.progress import Progress
+from feedline.store.shards import ShardStore
 from feedline.words import several
 
 _MOST_SECONDS = 60.0
@@ -259,6 +260,8 @@ def is_decoded(store: Store) -> bool:
     """Whether chunks of a store are decoded, and not read in place from a mapped file."""
     if isinstance(store, FolderStore):
         return any(is_grouped(entry["path"]) for entry in store.manifest.entries)
+    if isinstance(store, ShardStore):
+        return store.shards.compression is not None
     return not isinstance(store, TokenStore)
 
 

@@ -16,6 +16,7 @@ from feedline.runs.bench.page_cache import drop_from_cache
 from feedline.runs.bench.timing import Done, repeated
 from feedline.store import FolderStore, Store, TokenStore
 from feedline.store.paths import file_in, files_of
+from feedline.store.shards import ShardStore
 
 _PIECE_BYTES = 2**22
 _MOST_BYTES = 2**31
@@ -41,6 +42,8 @@ def data_files(store: Store, path: Path) -> list[Path]:
         names = [store.manifest.file(number).path for number in range(len(store.manifest))]
         chunks = [file_in(store.folder, name, may_be_folder=True) for name in names]
         found = [file for chunk in chunks for file in files_of(chunk)]
+    elif isinstance(store, ShardStore):
+        found = list(store.shards.files)
     elif isinstance(store, TokenStore):
         found = [store.path]
     else:
@@ -59,10 +62,13 @@ def files_of_chunks(store: Store, chunks: Iterable[int], files: list[Path]) -> l
         chunks: The chunks.
         files: All files with data.
     """
-    if not isinstance(store, FolderStore):
-        return files
-    found = {file for chunk in chunks for file in store.files_of_chunk(chunk)}
-    return [file for file in files if file in found]
+    if isinstance(store, FolderStore):
+        found = {file for chunk in chunks for file in store.files_of_chunk(chunk)}
+    elif isinstance(store, ShardStore):
+        found = {file for chunk in chunks for file in store.shards.files_of(chunk)}
+    else:
+        found = set()
+    return [file for file in files if file in found] or files
 
 
 class Storage:
