@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -70,6 +70,29 @@ class WindowRest:
         return WindowDeal(self, world_size, batch_size)
 
 
+class _Round(NamedTuple):
+    """A round: places `[low, high)`, dealt in equal runs."""
+
+    number: int
+    low: int
+    high: int
+    world_size: int
+
+    @property
+    def first(self) -> int:
+        """The entry of every rank that it begins with."""
+        return self.low // self.world_size
+
+    @property
+    def end(self) -> int:
+        """The entry of every rank that the next round begins with."""
+        return self.high // self.world_size
+
+    def shift_of(self, rank: int) -> int:
+        """Return what makes an entry of `rank` a place."""
+        return self.low + rank * (self.end - self.first) - self.first
+
+
 class WindowDeal(ShareDeal):
     """What is left, dealt in rounds of one piece per rank."""
 
@@ -84,6 +107,8 @@ class WindowDeal(ShareDeal):
             self._num_windows = rest.order.num_windows - self._first_window
         num_pieces = len(rest.lengths) + self._num_windows
         self._num_rounds = -(-num_pieces // world_size)
+        # Blocks mostly follow each other, so the next one begins in the round of the last.
+        self._latest = _Round(0, 0, 0, world_size)
 
     def positions_of(self, rank: int, first: int, end: int) -> Indices:
         return self.positions_at(self._places_of(rank, first, end))
@@ -121,9 +146,14 @@ class WindowDeal(ShareDeal):
         in_rounds = min(end, share.num_whole)
         if first >= in_rounds:
             return np.arange(first, end, dtype=np.int64) * share.world_size + rank
+        begun = self._latest
+        if begun.first <= first and in_rounds <= begun.end and in_rounds == end:
+            shift = begun.shift_of(rank)
+            return np.arange(first + shift, end + shift, dtype=np.int64)
         low, high = self._round_of(first), self._round_of(in_rounds - 1)
         edges = self._round_edges(np.arange(low, high + 2))
         first_entries = edges // share.world_size
+        self._latest = _Round(high, *edges[-2:].tolist(), share.world_size)
         # Where the run of this rank begins in each round, beside the entry that it begins with.
         shifts = edges[:-1] + rank * np.diff(first_entries) - first_entries[:-1]
         places = np.arange(first, end, dtype=np.int64)
@@ -151,6 +181,8 @@ class WindowDeal(ShareDeal):
 
     def _round_of(self, entry: int) -> int:
         """Return the round in which every rank has its `entry`."""
+        if self._latest.first <= entry < self._latest.end:
+            return self._latest.number
         # A round begins at the last multiple of world_size up to the start of its first piece.
         place = (entry + 1) * self.share.world_size - 1
         return min(self._piece_of(place) // self.share.world_size, self._num_rounds - 1)
@@ -199,6 +231,8 @@ class WindowDeal(ShareDeal):
     def positions_at(self, places: Indices) -> Indices:
         """Return the position of the epoch at each place; places must ascend."""
         rest = self._rest
+        if not rest.untouched:
+            return places
         positions = places + (rest.untouched - self._head_length)
         num_in_head = int(places.searchsorted(self._head_length)) if self._head_length else 0
         if num_in_head:
