@@ -12,6 +12,7 @@ lanes that many values pass through writes its rounds down as tables (`feistel_t
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 from typing import Any, NamedTuple
@@ -211,6 +212,7 @@ def _lane_of(n: int) -> _Lane:
     return _NARROW if n <= 2**32 else _WIDE
 
 
+@functools.lru_cache(maxsize=256)
 def _halves_of(n: int) -> tuple[int, int]:
     num_left = math.isqrt(n - 1) + 1
     return num_left, -(-n // num_left)

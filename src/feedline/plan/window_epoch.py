@@ -88,12 +88,14 @@ class WindowEpoch:
             return latest.indices(first, end)
         firsts = positions[np.concatenate([[0], breaks])]
         ends = positions[np.concatenate([breaks, [len(positions)]]) - 1] + 1
-        low, high = (self._slots.slots_of(places) // self._preload for places in (firsts, ends - 1))
+        # Firsts and lasts in one call each time, because few values cost as much as many.
+        slots = self._slots.slots_of(np.concatenate([firsts, ends - 1]))
+        low, high = (slots // self._preload).reshape(2, -1)
         # Every window between those of the first and the last position of a run; some are empty.
         counts = high - low + 1
         edges = edges_of(counts)
         numbers = np.repeat(low - edges[:-1], counts) + np.arange(edges[-1])
-        starts, stops = (self.window_starts(each) for each in (numbers, numbers + 1))
+        starts, stops = self.window_starts(np.concatenate([numbers, numbers + 1])).reshape(2, -1)
         firsts = np.maximum(np.repeat(firsts, counts), starts)
         ends = np.minimum(np.repeat(ends, counts), stops)
         holds_any = np.flatnonzero(starts < stops)
@@ -110,7 +112,6 @@ class WindowEpoch:
         counts = np.minimum(self._preload, self._chunks.num_chunks - first_slots)
         cuts = edges_of(counts)
         slots = np.repeat(first_slots - cuts[:-1], counts) + np.arange(cuts[-1])
-        # One call for the chunks of all windows, because few values cost as much as many.
         edges = self._slots.starts(np.concatenate([slots, slots + 1])).reshape(2, -1)
         edges -= np.repeat(starts, counts)
         shifts = self._chunks.starts(self._permutation.forward(slots)) - edges[0]
