@@ -8,7 +8,7 @@ samplers that yield lists of integers, one rank of eight, at 1e7 samples:
 - a mixture of five sources of one size, with weights from 1 to 5;
 - eight buckets, one after another and interleaved.
 
-Each order takes turns with the others, block by block, in blocks of 32,768 indices and of 2,048.
+Each order takes turns with the others, 131,072 indices at a time, in blocks of 32,768 and of 2,048.
 Times are CPU time of this thread. Before that, one large array is made and freed, as happens in any
 training process: until then the C library returns the memory of each block to the system, and
 getting it back costs as much as the indices.
@@ -41,7 +41,7 @@ from feedline.plan import (
 
 NUM_SAMPLES, BATCH = 10**9, 32
 WORLD_SIZES = (1, 8, 1024)
-LONG, SHORT = 2**15, 2**11
+LONG, SHORT, TURN = 2**15, 2**11, 2**17
 REPETITIONS, LIST_REPETITIONS = 21, 7
 PLAIN = "plain shuffle"
 #: How much longer than the plain shuffle an order may take.
@@ -77,29 +77,29 @@ def plans() -> dict[str, Plan]:
     return {name: found[name] for name in (PLAIN, *MOST)}
 
 
-def nanoseconds(segment: Segment, rank: int, first: int, size: int) -> float:
-    """Return the CPU time of an index, over `LONG` of them from entry `first` on."""
-    num_batches = size // BATCH
-    numbers = range(first // BATCH, (first + LONG) // BATCH, num_batches)
+def nanoseconds(segment: Segment, rank: int, turn: int, size: int) -> float:
+    """Return the CPU time of an index in blocks of `size`, over one turn."""
+    num_turns = segment.num_batches * BATCH // TURN
+    first, num_batches = turn % num_turns * TURN // BATCH, size // BATCH
     start = thread_time()
-    for number in numbers:
+    for number in range(first, first + TURN // BATCH, num_batches):
         segment.block(rank, number, number + num_batches)
-    return (thread_time() - start) / LONG * 1e9
+    return (thread_time() - start) / TURN * 1e9
 
 
 def of_orders(world_size: int) -> dict[str, dict[str, float]]:
     """Return nanoseconds per index of each order, in long and in short blocks."""
     segments = {
-        name: plan.segment(world_size=world_size, batch_size=BATCH) for name, plan in plans().items()
+        name: plan.segment(world_size=world_size, batch_size=BATCH)
+        for name, plan in plans().items()
     }
     runs: dict[str, dict[str, list[float]]] = {name: {"long": [], "short": []} for name in segments}
-    # Two rounds come first that do not count.
+    # Two turns come first that do not count.
     for repetition in range(-2, REPETITIONS):
         print(f"{repetition + 1}/{REPETITIONS} {world_size} ranks", file=sys.stderr)
         for label, size in (("long", LONG), ("short", SHORT)):
             for name, segment in segments.items():
-                first = (repetition + 2) * LONG
-                found = nanoseconds(segment, world_size // 2, first, size)
+                found = nanoseconds(segment, world_size // 2, repetition + 2, size)
                 runs[name][label] += [found] if repetition >= 0 else []
     return {
         name: {label: statistics.median(found) for label, found in own.items()}
@@ -146,7 +146,7 @@ def ranks(world_size: int) -> str:
 
 
 def main() -> int:
-    large = np.ones(2**22)
+    large = np.ones(2**21)
     del large
     figures: dict[str, Any] = {ranks(size): of_orders(size) for size in WORLD_SIZES}
     checks, rows = [], []

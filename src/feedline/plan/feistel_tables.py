@@ -14,6 +14,7 @@ Words = NDArray[np.uint32]
 
 # The arrays of a pass over this many values stay in the cache of one core.
 _AT_ONCE = 2**14
+_FEW_WORDS = 16
 
 
 class FeistelTables:
@@ -56,11 +57,26 @@ class FeistelTables:
             begun = np.arange(self._num_outside, dtype=np.uint32) + self._end + np.uint32(1)
             words, outside = begun.copy(), np.arange(self._num_outside)
             while len(outside):
-                now = words[outside] = self._pass(words[outside], backward)
+                now = words[outside] = self._walked(words[outside], backward)
                 # What comes back to where it began is never inside, and never reached from there.
                 outside = outside[(now > self._end) & (now != begun[outside])]
             self._returns[backward] = words
         return self._returns[backward]
+
+    def _walked(self, words: Words, backward: bool) -> Words:
+        """Return the words after one walk through the rounds; a few go without numpy's calls."""
+        if len(words) > _FEW_WORDS:
+            return self._pass(words, backward)
+        return np.array([self._walk_alone(word, backward) for word in words.tolist()], np.uint32)
+
+    def _walk_alone(self, word: int, backward: bool) -> int:
+        sizes = [int(size) for size in self._sizes]
+        halves = [*divmod(word, sizes[1])]
+        for number, table in reversed(self._rounds) if backward else self._rounds:
+            shift = table.item(halves[1 - number % 2])
+            half = halves[number % 2] + (-shift if backward else shift)
+            halves[number % 2] = half % sizes[number % 2]
+        return halves[0] * sizes[1] + halves[1]
 
     def _pass(self, words: Words, backward: bool) -> Words:
         """Return the words after one walk through the rounds; those given are overwritten."""

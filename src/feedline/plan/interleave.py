@@ -230,7 +230,9 @@ class Interleave:
         keys = [self._key] * len(numbers)
         slots = permute_each(np.diff(starts), keys, numbers, counts, places)
         ends = np.cumsum(sizes, axis=1)
-        labels = _num_reached(slots, (np.repeat(end, counts) for end in ends.T[:-1])).astype(np.int64)
+        labels = _num_reached(slots, (np.repeat(end, counts) for end in ends.T[:-1])).astype(
+            np.int64
+        )
         shifts = ordinals[:-1] - ends + sizes
         slots += shifts.ravel().take(rows * len(self._counts) + labels)
         return labels, slots
@@ -296,7 +298,6 @@ class Interleave:
         # A block is asked for with the next one, and the next one after it.
         self._known = (*self._known[-1:], (number, ordinals))
         return ordinals
-
 
     def _ordinals_of(self, numbers: int | Integers) -> Integers:
         parts = (self._rest * numbers + self._offsets) // self._num_blocks

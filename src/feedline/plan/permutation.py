@@ -129,8 +129,7 @@ def numbered_permutations(
     for first in range(0, len(numbers), max(1, _MAX_TABLE_CELLS // n)):
         part = numbers[first : first + max(1, _MAX_TABLE_CELLS // n)]
         found += [
-            Permutation.of_table(table)
-            for table in shuffled_tables(n, key, part.astype(np.uint64))
+            Permutation.of_table(table) for table in shuffled_tables(n, key, part.astype(np.uint64))
         ]
     return found
 

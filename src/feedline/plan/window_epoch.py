@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 _LONG_RUN = 256
 _LONG_WINDOW = 512
+# The arrays of so many positions stay in the cache of one core.
+_AT_ONCE = 2**14
 
 
 class WindowEpoch:
@@ -85,7 +87,7 @@ class WindowEpoch:
         first, end = int(positions[0]), int(positions[-1]) + 1
         latest = self._latest
         if latest is not None and not len(breaks) and latest.start <= first < end <= latest.stop:
-            return latest.indices(first, end)
+            return latest.write(first, end, np.empty(len(positions), dtype=np.int64))
         firsts = positions[np.concatenate([[0], breaks])]
         ends = positions[np.concatenate([breaks, [len(positions)]]) - 1] + 1
         # Firsts and lasts in one call each time, because few values cost as much as many.
@@ -102,8 +104,11 @@ class WindowEpoch:
         windows = self._windows(*(each[holds_any] for each in (numbers, starts, stops)))
         self._latest = windows[-1]
         spans = zip(firsts[holds_any].tolist(), ends[holds_any].tolist(), strict=True)
-        parts = [window.indices(*span) for window, span in zip(windows, spans, strict=True)]
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+        result, at = np.empty(len(positions), dtype=np.int64), 0
+        for window, (low, high) in zip(windows, spans, strict=True):
+            window.write(low, high, result[at : at + high - low])
+            at += high - low
+        return result
 
     def _windows(self, numbers: Indices, starts: Indices, stops: Indices) -> list[_Window]:
         """Return windows by their numbers, given where they begin and end."""
@@ -148,7 +153,11 @@ class _Window(NamedTuple):
     permutation: Permutation
     lookup: ChunkLookup | ChunkSearch
 
-    def indices(self, first: int, end: int) -> Indices:
-        """Return the indices at positions `[first, end)`."""
-        positions = np.arange(first - self.start, end - self.start, dtype=np.int64)
-        return self.lookup.indices(self.permutation.forward(positions))
+    def write(self, first: int, end: int, out: Indices) -> Indices:
+        """Write the indices at positions `[first, end)` to `out`, and return that."""
+        low, high = first - self.start, end - self.start
+        for part in range(low, high, _AT_ONCE):
+            positions = np.arange(part, min(part + _AT_ONCE, high), dtype=np.int64)
+            indices = self.lookup.indices(self.permutation.forward(positions))
+            out[part - low : part - low + _AT_ONCE] = indices
+        return out
