@@ -1,7 +1,7 @@
 """Indices of every order, beside the plain shuffle in the same run.
 
-A rank's blocks one after another, at 1e9 samples and batches of 32, on 1, 8 and 1,024 ranks; and the
-samplers that yield lists of integers, one rank of eight, at 1e7 samples:
+A rank's blocks one after another, at 1e9 samples and batches of 32, on 1, 8 and 1,024 ranks; and
+the samplers that yield lists of integers, one rank of eight, at 1e7 samples:
 
 - windows: chunks of 1,000 samples, 16 in a window, and chunks of 10,000, 4 in a window; unequal
   ones are half as large to half as large again;
@@ -177,10 +177,10 @@ def main() -> int:
     lists = [[name, f"{value:.0f}"] for name, value in figures["lists"].items()]
     report = (
         f"# indices: {NUM_SAMPLES:.0e} samples, batches of {BATCH}\n\nMedians of {REPETITIONS} "
-        f"alternating runs, and {LIST_REPETITIONS} of the lists; nanoseconds of CPU time per index, "
-        f"in blocks of {LONG:,} and of {SHORT:,} indices. {measure.machine()}.\n\n"
-        f"{measure.table(head, rows)}\n\nLists of integers, {LIST_SAMPLES:.0e} samples, one rank of "
-        f"{LIST_RANKS}:\n\n{measure.table(['sampler', 'ns per index'], lists)}"
+        f"alternating runs, and {LIST_REPETITIONS} of the lists; nanoseconds of CPU time per "
+        f"index, in blocks of {LONG:,} and of {SHORT:,} indices. {measure.machine()}.\n\n"
+        f"{measure.table(head, rows)}\n\nLists of integers, {LIST_SAMPLES:.0e} samples, one rank "
+        f"of {LIST_RANKS}:\n\n{measure.table(['sampler', 'ns per index'], lists)}"
     )
     return measure.finish("indices", report, figures, checks)
 

@@ -18,6 +18,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from feedline.lazy import lazy
+from feedline.plan.batches import Block
 from feedline.plan.interleave import edges_of
 from feedline.plan.orders import EpochOrder, Indices
 from feedline.plan.shares import Share, ShareDeal
@@ -110,6 +111,30 @@ class WindowDeal(ShareDeal):
         # Blocks mostly follow each other, so the next one begins in the round of the last.
         self._latest = _Round(0, 0, 0, world_size)
 
+    def block(self, rank: int, start: int, stop: int) -> Block:
+        first, end = self.share.span(rank, start, stop)
+        in_runs = getattr(self._order, "indices_in", None)
+        if in_runs is None or self._head_length or not first < end <= self.share.num_whole:
+            return super().block(rank, start, stop)
+        indices = in_runs(*self._runs_of(rank, first, end))
+        return Block(first=start, indices=indices, bounds=self.share.bounds(rank, start, stop))
+
+    def _runs_of(self, rank: int, first: int, end: int) -> tuple[Indices, Indices]:
+        """Return the runs of positions of entries `[first, end)`, if there is no head."""
+        begun = self._latest
+        if not begun.first <= first < end <= begun.end:
+            low, high = self._round_of(first), self._round_of(end - 1)
+            edges = self._round_edges(np.arange(low, high + 2))
+            begun = self._latest = _Round(high, int(edges[-2]), int(edges[-1]), begun.world_size)
+            if low < high:
+                entries = edges // self.share.world_size
+                shifts = edges[:-1] + rank * np.diff(entries) - entries[:-1] + self._rest.untouched
+                firsts, ends = np.maximum(entries[:-1], first), np.minimum(entries[1:], end)
+                holds_any = firsts < ends
+                return (firsts + shifts)[holds_any], (ends + shifts)[holds_any]
+        shift = begun.shift_of(rank) + self._rest.untouched
+        return np.array([first + shift]), np.array([end + shift])
+
     def positions_of(self, rank: int, first: int, end: int) -> Indices:
         return self.positions_at(self._places_of(rank, first, end))
 
@@ -146,14 +171,9 @@ class WindowDeal(ShareDeal):
         in_rounds = min(end, share.num_whole)
         if first >= in_rounds:
             return np.arange(first, end, dtype=np.int64) * share.world_size + rank
-        begun = self._latest
-        if begun.first <= first and in_rounds <= begun.end and in_rounds == end:
-            shift = begun.shift_of(rank)
-            return np.arange(first + shift, end + shift, dtype=np.int64)
         low, high = self._round_of(first), self._round_of(in_rounds - 1)
         edges = self._round_edges(np.arange(low, high + 2))
         first_entries = edges // share.world_size
-        self._latest = _Round(high, *edges[-2:].tolist(), share.world_size)
         # Where the run of this rank begins in each round, beside the entry that it begins with.
         shifts = edges[:-1] + rank * np.diff(first_entries) - first_entries[:-1]
         places = np.arange(first, end, dtype=np.int64)

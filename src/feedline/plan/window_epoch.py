@@ -72,7 +72,10 @@ class WindowEpoch:
         if self._has_long_windows:
             breaks = np.flatnonzero(positions[1:] - positions[:-1] != 1) + 1
             if len(positions) >= _LONG_RUN * len(breaks):
-                return self._in_runs(positions, breaks)
+                lasts = np.concatenate([breaks, [len(positions)]]) - 1
+                return self.indices_in(
+                    positions[np.concatenate([[0], breaks])], positions[lasts] + 1
+                )
         windows = self._slots.slots_of(positions) // self._preload
         starts = self.window_starts(windows)
         sizes = self.window_starts(windows + 1) - starts
@@ -82,14 +85,16 @@ class WindowEpoch:
         rows = places - self._slots.starts(slots)
         return self._chunks.starts(self._permutation.forward(slots)) + rows
 
-    def _in_runs(self, positions: Indices, breaks: Indices) -> Indices:
-        """Return the indices at positions that follow each other between `breaks`."""
-        first, end = int(positions[0]), int(positions[-1]) + 1
+    def indices_in(self, firsts: Indices, ends: Indices) -> Indices:
+        """Return the indices at the positions `[first, end)` of each run; no run is empty."""
+        if self._permutation is None or not self._has_long_windows:
+            return self.indices(np.concatenate([*map(np.arange, firsts, ends)]))
         latest = self._latest
-        if latest is not None and not len(breaks) and latest.start <= first < end <= latest.stop:
-            return latest.write(first, end, np.empty(len(positions), dtype=np.int64))
-        firsts = positions[np.concatenate([[0], breaks])]
-        ends = positions[np.concatenate([breaks, [len(positions)]]) - 1] + 1
+        if latest is not None and len(firsts) == 1:
+            first, end = int(firsts[0]), int(ends[0])
+            if latest.start <= first and end <= latest.stop:
+                return latest.write(first, end, np.empty(end - first, dtype=np.int64))
+        num_positions = int((ends - firsts).sum())
         # Firsts and lasts in one call each time, because few values cost as much as many.
         slots = self._slots.slots_of(np.concatenate([firsts, ends - 1]))
         low, high = (slots // self._preload).reshape(2, -1)
@@ -104,7 +109,7 @@ class WindowEpoch:
         windows = self._windows(*(each[holds_any] for each in (numbers, starts, stops)))
         self._latest = windows[-1]
         spans = zip(firsts[holds_any].tolist(), ends[holds_any].tolist(), strict=True)
-        result, at = np.empty(len(positions), dtype=np.int64), 0
+        result, at = np.empty(num_positions, dtype=np.int64), 0
         for window, (low, high) in zip(windows, spans, strict=True):
             window.write(low, high, result[at : at + high - low])
             at += high - low
@@ -126,7 +131,7 @@ class WindowEpoch:
                 starts.tolist(),
                 stops.tolist(),
                 numbered_permutations(stops - starts, self._key, numbers),
-                lookups_of(*edges, shifts, cuts),
+                lookups_of(edges[0], edges[1], shifts, cuts),
             )
         ]
 
