@@ -244,7 +244,9 @@ class MixtureEpoch:
         )
 
     def _indices_in(self, phase: _LaidOut, positions: Indices) -> Indices:
-        sources, ordinals = phase.layout.locate(positions - phase.start)
+        sources, ordinals = phase.layout.locate(
+            positions - phase.start if phase.start else positions
+        )
         if self._shuffle and len(self._sizes) <= _FEW_SOURCES:
             return self._by_source(phase, sources, ordinals)
         draws = phase.draws(sources, ordinals)
