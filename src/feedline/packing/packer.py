@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from feedline.errors import check_flag
+from feedline.packing.fitting import Widened, Wider
 from feedline.packing.pipeline import Pipeline
 from feedline.packing.rows import check_unchanged
 from feedline.packing.settings import DEFAULT_MEMORY, Settings
@@ -127,13 +128,21 @@ def pack(
     check_apart(paths_of(source), workshop.folder)
     with open_progress(progress) as bars:
         reader = open_source(source, settings.selection, settings.threads)
-        pipeline = Pipeline(settings, reader)
+        begun = workshop.begun_with if resume else {}
+        is_same = begun.get("source") == reader.identity
+        widened = Widened.from_described(begun.get("widened") if is_same else None)
         num_resumed: int | None = None
-        with workshop.opened(pipeline.parameters, resume=resume):
-            if not workshop.is_published:
-                num_resumed = pipeline.run(workshop, bars)
-                check_unchanged(reader.identity)
-                workshop.publish()
+        while True:
+            pipeline = Pipeline(settings, reader, widened)
+            try:
+                with workshop.opened(pipeline.parameters, resume=resume):
+                    if not workshop.is_published:
+                        num_resumed = pipeline.run(workshop, bars)
+                        check_unchanged(reader.identity)
+                        workshop.publish()
+                break
+            except Wider as wider:
+                widened = wider.add_to(widened)
     return _result(workshop.folder, tuple(settings.shares), num_resumed)
 
 
