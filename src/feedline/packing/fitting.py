@@ -152,9 +152,10 @@ def column_of(name: str, values: Values, type_names: Mapping[str, str]) -> Colum
 def _first_columns(source: Source, widened: Widened) -> list[Column]:
     """Return the columns, from the first rows that have a value of each."""
     columns: dict[str, Column | None] = {}
-    num_rows = 0
+    num_rows, where = 0, "source"
     for batch in source.batches(0):
         if batch.num_rows:
+            where = batch.where
             for name, values in batch.arrays.items():
                 columns[name] = columns.get(name) or column_of(name, values, batch.type_names)
             num_rows += batch.num_rows
@@ -162,16 +163,16 @@ def _first_columns(source: Source, widened: Widened) -> list[Column]:
                 break
     if not columns:
         files = source.identity.get("files", ())
-        where = f"{files[0][0]}: " if len(files) == 1 else f"{several(len(files), 'file')}: "
+        named = f"{files[0][0]}: " if len(files) == 1 else f"{several(len(files), 'file')}: "
         raise SourceFault(
-            f"{where if files else 'source '}has 0 rows and must have at least 1; check the source"
+            f"{named if files else 'source '}has 0 rows and must have at least 1; check the source"
         )
     for name, column in columns.items():
         if column is None:
             raise SourceFault(
-                f"column {name!r:.80} has no value in the first {several(num_rows, 'row')}, so its "
-                "type is unknown; give a value, use a numpy array of the type that it should have, "
-                "or exclude it with columns=[…]"
+                f"{where}: column {name!r:.80} has no value in the first "
+                f"{several(num_rows, 'row')}, so its type is unknown; give a value, use a numpy "
+                "array of the type that it should have, or exclude it with columns=[…]"
             )
     found = []
     for column in (column for column in columns.values() if column is not None):

@@ -115,15 +115,19 @@ def _checked_lists(where: str, name: str, lists: Lists) -> Lists:
 
 
 def _masked(where: str, name: str, values: np.ma.MaskedArray[Any, Any]) -> Flat:
-    """Return an array of which single values are masked, with whole rows masked at most."""
-    mask = np.ma.getmaskarray(values).reshape(max(1, len(np.atleast_1d(values))), -1)
-    is_missing: NDArray[np.bool_] = np.asarray(mask.any(axis=1))
-    if not np.array_equal(is_missing, mask.all(axis=1)):
+    """Return an array of which some rows are masked."""
+    data = np.array(values.data)
+    if not values.ndim:
+        return column_from(where, name, data)
+    mask = np.ma.getmaskarray(values)
+    axes = tuple(range(1, mask.ndim))
+    is_missing: NDArray[np.bool_] = mask.any(axis=axes)
+    if not np.array_equal(is_missing, mask.all(axis=axes)):
         raise SourceFault(
             f"{where}: column {name!r:.80} has masked values inside of rows; fill them, and keep "
             "the mask as another column if it matters"
         )
-    data = np.asarray(values.filled(values.dtype.type()))
+    data[is_missing] = np.zeros((), data.dtype)
     found = column_from(where, name, data)
     return Flat(found.values, {name: is_missing} if is_missing.any() else {})
 
