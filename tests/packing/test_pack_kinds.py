@@ -280,6 +280,10 @@ def test_chunks_of_lists_are_cut_by_their_real_bytes(tmp_path: Path) -> None:
     # Each has 8 bytes more, and one that is larger than a chunk has a chunk of its own.
     assert read_manifest(tmp_path / "out").samples.tolist() == [2, 1, 3, 2]
     assert [len(sample["x"]) for sample in feedline.open(tmp_path / "out")] == sizes
+    for shuffle in (False, True):
+        folder = tmp_path / f"equal{shuffle}"
+        pack({"x": [bytes(92)] * 25}, folder, chunk_bytes=1000, shuffle=shuffle)
+        assert read_manifest(folder).samples.tolist() == [10, 10, 5]
 
 
 def test_a_chunk_that_does_not_fit_in_memory_is_refused(tmp_path: Path) -> None:

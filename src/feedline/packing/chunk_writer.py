@@ -88,7 +88,8 @@ class ChunkWriter:
 
     def add(self, split: int, rows: Rows) -> None:
         """Take the next rows of a folder."""
-        sizes = row_sizes(rows)
+        # A shuffle has its keys beside the columns.
+        sizes = row_sizes({column.name: rows[column.name] for column in self._columns})
         done = 0
         while done < len(sizes):
             number, offset = self._place(split)
