@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from feedline.packing.rows import Flat, SourceFault, Values, as_column, lists_of
 from feedline.store.extras import import_arrow
 
-_EXCLUDE = "exclude the column with columns=[…]"
+_EXCLUDE = "exclude it with columns=[…]"
 
 
 def paths_in(schema: Any) -> list[tuple[str, str]]:
