@@ -264,3 +264,14 @@ def _ragged(where: str, lengths: Any) -> DamagedDataError:
         f"{where} has lists of {np.min(lengths)} to {np.max(lengths)} values, which must all have "
         f"the same length; pad them, or {_OTHERS}"
     )
+
+
+def compression_of(path: Path) -> str | None:
+    """Return the name of the compression of a parquet or Arrow file; None if it has none."""
+    arrow = import_arrow()
+    bytes_ = map_file(path)
+    with _errors_named(arrow, path):
+        if path.suffix != ".parquet":
+            return "lz4 or zstd" if _is_compressed(arrow, bytes_) else None
+        # Parquet encodes values even where it does not compress them.
+        return "parquet"

@@ -288,10 +288,13 @@ class FolderStore(Store):
         for chunk in np.flatnonzero(self._layout[0] == number).tolist():
             self._open(chunk)
 
+    def files_of_chunk(self, chunk: int) -> list[Path]:
+        """Return the files that a chunk is read from."""
+        return files_of(self._path_of(int(self._layout[0][chunk])))
+
     def prefetch(self, chunk: int) -> None:
         """Ask the kernel to read a chunk's files; this does not wait."""
-        file = self.manifest.file(int(self._layout[0][chunk]))
-        for path in files_of(file_in(self.folder, file.path, may_be_folder=True)):
+        for path in self.files_of_chunk(chunk):
             will_need(path)
 
     def close(self) -> None:

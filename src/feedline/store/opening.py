@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from feedline.errors import InvalidValueError, MissingDataError
 from feedline.store.anndata_store import open_anndata
 from feedline.store.folder import FolderStore
+from feedline.store.foreign import megatron
 from feedline.store.foreign.known import shards_at
 from feedline.store.formats import FILE_ENDINGS
 from feedline.store.manifest import MANIFEST_NAME
@@ -41,8 +42,9 @@ def open(
 
     Args:
         path: A folder that `feedline pack` has written, or a folder of splits; a `.parquet`,
-            `.arrow`, `.feather`, `.safetensors`, `.pt` or `.npy` file; a `.bin` file of tokens; or
-            a zarr array, AnnData group or CSR group.
+            `.arrow`, `.feather`, `.safetensors`, `.pt` or `.npy` file; a `.bin` file of tokens; a
+            zarr array, AnnData group or CSR group; or data that others wrote: Megatron's `.bin`
+            and `.idx`.
         split: The split to open in a folder of splits, such as `"train"`.
         columns: The columns to read; by default all.
         verify: Compare each file with its checksum when it is first read.
@@ -79,7 +81,8 @@ def open(
         **{"dtype": dtype, "element": element, "obs": obs},
     }
     given = {name: value for name, value in given.items() if value is not None}
-    if found.suffix == ".bin" or (found.suffix == ".npy" and window is not None):
+    is_tokens = found.suffix == ".bin" and (window is not None or not megatron.matches(found))
+    if is_tokens or (found.suffix == ".npy" and window is not None):
         return _open_tokens(found, _only(given, ("window", "stride", "dtype"), found, "tokens"))
     if any((found / mark).is_file() for mark in _ZARR_MARKS):
         options = _only(given, ("element", "obs"), found, "a zarr matrix")
@@ -124,11 +127,17 @@ def _split_of(folder: Path, split: str | None) -> Path:
     return folder / split
 
 
-def _open_tokens(path: Path, options: Mapping[str, Any]) -> TokenStore:
+def _open_tokens(path: Path, options: dict[str, Any]) -> TokenStore:
     if "window" not in options:
         raise InvalidValueError(
             f"{path}: holds tokens, so window is required; pass the number of tokens in a sample, "
             "such as window=2048"
+        )
+    known = megatron.token_type(path) if path.suffix == ".bin" else None
+    if known is not None and options.setdefault("dtype", known) != known:
+        raise InvalidValueError(
+            f"dtype={options['dtype']!r:.80} must be {known!r}, as the index beside {path} says; "
+            "omit it"
         )
     return TokenStore(path, **options)
 

@@ -61,6 +61,11 @@ class Shards(ABC):
     def open(self, chunk: int, names: Sequence[str]) -> OpenChunk:
         """Open one chunk; columns that are not in `names` need not be decoded."""
 
+    @property
+    def compression(self) -> str | None:
+        """The name of the compression of the chunks; None if they are read as they lie."""
+        return None
+
     def describe_row(self, chunk: int, row: int) -> str:
         """Return the origin of a row, for messages."""
         return f"{self.files_of(chunk)[0]}, sample {row}"

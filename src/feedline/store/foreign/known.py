@@ -13,14 +13,23 @@ from typing import Any
 from feedline.store.shards import Shards
 
 #: The modules, in the order in which they are asked.
-MODULES: tuple[str, ...] = ()
+MODULES = ("megatron",)
+
+
+def is_foreign(path: Path) -> bool:
+    """Whether the data at `path` is of a known format of others."""
+    return any(_module(name).matches(path) for name in MODULES)
 
 
 def shards_at(path: Path) -> Shards | None:
     """Return what is in the data at `path`; None if it is of no known format."""
     for name in MODULES:
-        module: Any = importlib.import_module(f"feedline.store.foreign.{name}")
+        module = _module(name)
         if module.matches(path):
             found: Shards = module.open_shards(path)
             return found
     return None
+
+
+def _module(name: str) -> Any:
+    return importlib.import_module(f"feedline.store.foreign.{name}")
