@@ -22,6 +22,7 @@ from feedline.store import Column, Lists
 from feedline.store.manifest import ChunkFile, write_manifest
 from feedline.store.safetensors_chunk import write_safetensors
 from feedline.torch import DataLoader
+from foreign import NAMES, data_of
 from pack_data import partial_of, read_tree, run_job
 from pack_kinds import expected_of, make_samples, make_source, plain_sample, read_samples
 
@@ -91,6 +92,20 @@ def test_files_and_views_are_stores_too(tmp_path: Path) -> None:
     pack(windows, tmp_path / "windows")
     (name,) = feedline.open(tmp_path / "windows").columns
     assert feedline.open(tmp_path / "windows")[3][name].tolist() == list(range(30, 40))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_data_of_every_other_format_is_packed(tmp_path: Path, name: str) -> None:
+    store = feedline.open(data_of(name))
+    pack(data_of(name), tmp_path / "out", chunk_bytes=20_000)
+    copy = feedline.open(tmp_path / "out")
+    assert copy.columns == store.columns
+    assert len(copy.chunk_sizes) > 1
+    found, wanted = copy[:], store[:]
+    for column in store.columns:
+        both = found[column], wanted[column]
+        np.testing.assert_equal(*(x.tolist() if isinstance(x, Lists) else x for x in both))
+    assert feedline.verify(tmp_path / "out").ok
 
 
 def test_a_store_is_not_packed_onto_itself_and_a_folder_of_splits_needs_one(

@@ -15,7 +15,7 @@ from feedline.packing.formats import KINDS
 from feedline.packing.rows import Source
 from feedline.packing.selection import Selection
 from feedline.packing.stores import StoreSource, path_of
-from feedline.store.foreign.known import shards_at
+from feedline.store.foreign.known import is_foreign
 from feedline.store.formats import FILE_ENDINGS
 from feedline.store.manifest import MANIFEST_NAME
 from feedline.store.opening import open as open_store
@@ -64,9 +64,7 @@ def _is_stored(path: Path) -> bool:
     """Whether `feedline.open` opens what is at a path, and no reader here does."""
     if not path.is_dir():
         is_known = path.suffix.lower() in _ENDINGS or not path.exists()
-        return not is_known and (
-            path.suffix in (*FILE_ENDINGS, ".bin") or shards_at(path) is not None
-        )
+        return not is_known and (path.suffix in (*FILE_ENDINGS, ".bin") or is_foreign(path))
     marks = (MANIFEST_NAME, f"*/{MANIFEST_NAME}", "zarr.json", ".zgroup", ".zarray")
     if any(next(path.glob(mark), None) is not None for mark in marks):
         return True
@@ -74,7 +72,7 @@ def _is_stored(path: Path) -> bool:
     has_folders = any(entry.is_dir() for entry in path.iterdir())
     kinds = {entry.suffix.lower() for entry in path.iterdir() if entry.name[0] not in "._"}
     is_plain = not has_folders and len(kinds) == 1 and kinds <= _ENDINGS.keys()
-    return not is_plain and shards_at(path) is not None
+    return not is_plain and is_foreign(path)
 
 
 def paths_of(source: Any) -> list[Path]:
