@@ -116,8 +116,9 @@ def pack(
 ) -> Outcome:
     """Write files as a FOLDER of chunks.
 
-    SOURCE is a parquet, CSV, JSONL or .npy file, or a folder of them. FOLDER appears at the end,
-    complete; after an interruption, the same command resumes.
+    SOURCE is a parquet, Arrow, CSV, JSONL or .npy file, or a folder of them; or anything else that
+    feedline.open opens. Columns may hold numbers, lists, texts, bytes, dates and records. FOLDER
+    appears at the end, complete; after an interruption, the same command resumes.
 
     SOURCE may also be AnnData, .h5ad or zarr: FOLDER is then one zarr group, shuffled and sharded.
 
@@ -127,6 +128,7 @@ def pack(
       feedline pack logs/*.jsonl packed --shuffle --seed 7 --split 0.1
       feedline pack a.csv packed --format pt --column sequences/item=item --column targets/y=label
       feedline pack big.parquet packed --chunk-bytes 256MiB --memory 4GiB --json
+      feedline pack packed/train shuffled --shuffle --format npy
       feedline pack a.h5ad b.h5ad packed.zarr --obs cell_type --seed 7
     """
     is_for_anndata = _are_anndata(sources)

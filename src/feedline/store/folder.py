@@ -326,7 +326,11 @@ class FolderStore(Store):
             check_file(path, file)
             self._verified.add(number)
         opened = open_chunk(path, int(self._layout[2][chunk]), self._selected)
-        opened = opened.with_lists(self.manifest.columns)
+        recorded = self.manifest.columns or {}
+        if self._selected is not None and is_grouped(path.name):
+            # Others are not read.
+            recorded = {name: recorded[name] for name in self._selected if name in recorded}
+        opened = opened.with_lists(recorded)
         _check_count(path, opened.num_samples, int(self.chunk_sizes[chunk]))
         return opened
 
