@@ -22,6 +22,8 @@ from feedline.store.shards import Shards
 
 # A bar for less would only flicker.
 _BYTES_WORTH_A_BAR = 2**26
+# What a sample takes at least, in every format here.
+_LEAST_BYTES = 16
 
 
 class IndexedShards(Shards):
@@ -42,6 +44,7 @@ class IndexedShards(Shards):
         # The indexes that could not be kept.
         self._held: dict[int, Index] = {}
         self._told = self._index_all()
+        self._drop_empty()
         self._sizes = np.array([told["num_samples"] for told in self._told], np.int64)
 
     @abstractmethod
@@ -126,12 +129,24 @@ class IndexedShards(Shards):
                     self._held[number] = index
         return [found for found in told if found is not None]
 
+    def _drop_empty(self) -> None:
+        """Leave out shards without samples, unless there are no others."""
+        kept = [number for number, told in enumerate(self._told) if told["num_samples"]] or [0]
+        self._files = [self._files[number] for number in kept]
+        self._digests = [self._digests[number] for number in kept]
+        self._told = [self._told[number] for number in kept]
+        self._held = {
+            place: self._held[number] for place, number in enumerate(kept) if number in self._held
+        }
+
     def _checked(self, told: dict[str, Any] | None) -> dict[str, Any] | None:
         """Return what an index tells, if it makes sense; the file is not trusted."""
         if told is None:
             return None
-        counts = (told.get("num_samples"), told.get("num_bytes"))
-        if not all(type(count) is int and 0 <= count < 2**62 for count in counts):
+        num_samples, num_bytes = told.get("num_samples"), told.get("num_bytes")
+        if type(num_samples) is not int or type(num_bytes) is not int:
+            return None
+        if not 0 <= num_samples * _LEAST_BYTES <= num_bytes < 2**62:
             return None
         try:
             self.columns_of([told])
