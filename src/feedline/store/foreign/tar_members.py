@@ -18,11 +18,13 @@ from numpy.typing import NDArray
 from feedline.errors import DamagedDataError, StoreError, UnsafeDataError
 
 _BLOCK = 512
+_BYTES_BETWEEN_CALLS = 2**22
 _EMPTY = bytes(_BLOCK)
 # Names are bounded by what systems allow, and pax headers hold little more.
 _MAX_EXTENSION_BYTES = 2**20
 _OCTAL = re.compile(rb"[0-7]+\Z")
 _PLAIN = (b"0", b"\0", b"7")
+_EXTENSIONS = (b"L", b"K", b"x", b"X", b"g")
 _REFUSED = {
     b"1": "a hard link",
     b"2": "a symbolic link",
@@ -47,11 +49,13 @@ def is_header(block: bytes) -> bool:
     """Whether a block is the header of a member: its checksum is right."""
     if len(block) != _BLOCK:
         return False
-    found = _number(block[148:156])
+    field = block[148:156]
+    found = _number(field)
     # The sum counts its own field as spaces. Some old writers have summed signed bytes.
-    unsigned = sum(block) - sum(block[148:156]) + 8 * 32
-    signed = unsigned - 256 * (sum(b > 127 for b in block) - sum(b > 127 for b in block[148:156]))
-    return found is not None and found in (unsigned, signed)
+    unsigned = sum(block) - sum(field) + 8 * 32
+    if found is None or found == unsigned:
+        return found is not None
+    return found == unsigned - 256 * sum(byte > 127 for byte in block[:148] + block[156:])
 
 
 def members_of(
@@ -62,7 +66,7 @@ def members_of(
     `on_bytes` is called for every part that was passed.
     """
     content = memory.data
-    at = 0
+    at = told = 0
     given: dict[bytes, bytes] = {}  # what an extension said about the next member
     while True:
         block = content[at : at + _BLOCK].tobytes()
@@ -80,7 +84,8 @@ def members_of(
             )
         kind, start = block[156:157], at + _BLOCK
         name = given.get(b"path") or _name(block)
-        size = _size(path, at, block[124:136], given.get(b"size"))
+        is_extension = kind in _EXTENSIONS
+        size = _size(path, at, block[124:136], None if is_extension else given.get(b"size"))
         is_folder = kind == b"5" or (kind == b"\0" and name.endswith(b"/"))
         end = start if is_folder else start + size
         if end > len(content):
@@ -89,16 +94,22 @@ def members_of(
                 f"{len(content)}; the file is truncated or damaged; write it again"
             )
         _refuse(path, kind, name, given)
-        if kind in b"LKxXg":
+        if is_extension:
             given = given | _extension(path, at, kind, content[start:end])
         else:
             if not is_folder:
                 yield Member(name, start, size)
             given = {}
-        after = start + -(-(end - start) // _BLOCK) * _BLOCK
-        on_bytes(after - at)
-        at = after
-    if given or np.any(memory[at:]):
+        at = start + -(-(end - start) // _BLOCK) * _BLOCK
+        if at - told >= _BYTES_BETWEEN_CALLS:
+            on_bytes(at - told)
+            told = at
+    on_bytes(at - told)
+    if given:
+        raise DamagedDataError(
+            f"{path}: ends at byte {at} after an extended header without its member; write it again"
+        )
+    if np.any(memory[at:]):
         raise DamagedDataError(
             f"{path}: has data after its end at byte {at}; two tar files may have been joined; "
             "write it again, for example with `tar --concatenate`"
@@ -119,7 +130,7 @@ def _refuse(path: Path, kind: bytes, name: bytes, given: dict[bytes, bytes]) -> 
             f"{path}: {shown(name)} is {_REFUSED[kind]} and must be a plain file; write the tar "
             "file again with plain files, for example with `tar --dereference --hard-dereference`"
         )
-    if kind not in (*_PLAIN, b"5", b"L", b"K", b"x", b"X", b"g"):
+    if kind not in (*_PLAIN, *_EXTENSIONS, b"5"):
         raise StoreError(
             f"{path}: {shown(name)} is a member of type {kind!r}, which is unknown; write the tar "
             "file again with plain files"
