@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.errors import DamagedDataError, StoreError
-from feedline.lazy import lazy
 from feedline.store.checksums import digest_parts
 from feedline.store.chunk import OpenChunk
 from feedline.store.columns import Column
@@ -46,6 +45,7 @@ class IndexedShards(Shards):
         self._told = self._index_all()
         self._drop_empty()
         self._sizes = np.array([told["num_samples"] for told in self._told], np.int64)
+        self._columns = self.columns_of(self._told)
 
     @abstractmethod
     def content(self, file: Path, num_bytes: int | None) -> Content:
@@ -70,10 +70,10 @@ class IndexedShards(Shards):
         """The number of samples in each shard."""
         return self._sizes
 
-    @lazy
+    @property
     def columns(self) -> dict[str, Column]:
         """The columns of every sample."""
-        return self.columns_of(self._told)
+        return self._columns
 
     @property
     def files(self) -> Sequence[Path]:
