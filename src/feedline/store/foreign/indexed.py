@@ -149,10 +149,14 @@ class IndexedShards(Shards):
         if not 0 <= num_samples * _LEAST_BYTES <= num_bytes < 2**62:
             return None
         try:
-            self.columns_of([told])
+            columns = self.columns_of([told])
         except (StoreError, LookupError, TypeError, ValueError, AttributeError):
             return None
-        return told
+        is_sound = all(
+            isinstance(name, str) and type(column.mean_bytes) is int and column.mean_bytes >= 0
+            for name, column in columns.items()
+        )
+        return told if is_sound else None
 
     def _build(self, file: Path, content: Content, bars: Progress) -> Index:
         index = self.build(file, content, bars.advance)
