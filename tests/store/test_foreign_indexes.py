@@ -61,6 +61,15 @@ def test_an_index_is_built_once(tmp_path: Path) -> None:
     assert not (tmp_path / "cache").exists()
 
 
+def test_a_store_stays_with_its_data_when_the_working_directory_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(write(tmp_path).parent)
+    store = feedline.open("x.tfrecord")
+    monkeypatch.chdir(tmp_path)
+    assert ids_in(store) == list(range(10))
+
+
 def test_no_name_of_an_index_looks_like_data(tmp_path: Path) -> None:
     path = write(tmp_path)
     feedline.open(path)

@@ -203,8 +203,10 @@ def test_compressed_files_are_decoded_whole(tmp_path: Path) -> None:
         assert store[:]["record"] == records
         chunk = store.shards.open(0, ["record"])  # type: ignore[attr-defined]
         assert chunk.num_bytes_held >= len(content)
-    plain = opened(tmp_path, content).shards.open(0, ["record"])  # type: ignore[attr-defined]
-    assert plain.num_bytes_held < len(content)
+        assert store.shards.compression == "deflate"  # type: ignore[attr-defined]
+    plain = opened(tmp_path, content).shards  # type: ignore[attr-defined]
+    assert plain.open(0, ["record"]).num_bytes_held < len(content)
+    assert plain.compression is None
 
 
 def test_damaged_compressed_files_are_refused(tmp_path: Path) -> None:

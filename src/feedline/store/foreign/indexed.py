@@ -37,8 +37,8 @@ class IndexedShards(Shards):
     kind: str
 
     def __init__(self, path: Path, files: Sequence[Path]) -> None:
-        super().__init__(path)
-        self._files = list(files)
+        super().__init__(path.absolute())
+        self._files = [file.absolute() for file in files]
         self._digests = [_digest(file) for file in files]
         # The indexes that could not be kept.
         self._held: dict[int, Index] = {}
@@ -83,6 +83,11 @@ class IndexedShards(Shards):
     def files_of(self, chunk: int) -> Sequence[Path]:
         """Return the file of a shard."""
         return [self._files[chunk]]
+
+    @property
+    def compression(self) -> str | None:
+        """The compression of shards, if some are compressed."""
+        return "deflate" if any(told.get("is_compressed") for told in self._told) else None
 
     def open(self, chunk: int, names: Sequence[str]) -> OpenChunk:
         """Open one shard."""
@@ -160,7 +165,12 @@ class IndexedShards(Shards):
 
     def _build(self, file: Path, content: Content, bars: Progress) -> Index:
         index = self.build(file, content, bars.advance)
-        told = {**index.told, "kind": self.kind, "num_bytes": int(content.memory.size)}
+        told = {
+            **index.told,
+            "kind": self.kind,
+            "num_bytes": int(content.memory.size),
+            "is_compressed": content.num_bytes_held > 0,
+        }
         return Index(told, index.arrays)
 
 
