@@ -44,7 +44,7 @@ def open(
         path: A folder that `feedline pack` has written, or a folder of splits; a `.parquet`,
             `.arrow`, `.feather`, `.safetensors`, `.pt` or `.npy` file; a `.bin` file of tokens; a
             zarr array, AnnData group or CSR group; or data that others wrote: Megatron's `.bin`
-            and `.idx`.
+            and `.idx`, or WebDataset's `.tar` or TFRecord files, or a folder of them.
         split: The split to open in a folder of splits, such as `"train"`.
         columns: The columns to read; by default all.
         verify: Compare each file with its checksum when it is first read.

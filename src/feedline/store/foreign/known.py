@@ -13,7 +13,7 @@ from typing import Any
 from feedline.store.shards import Shards
 
 #: The modules, in the order in which they are asked.
-MODULES = ("megatron",)
+MODULES = ("megatron", "webdataset", "tfrecord")
 
 
 def is_foreign(path: Path) -> bool:
