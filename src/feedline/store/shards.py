@@ -17,10 +17,9 @@ from feedline.lazy import lazy
 from feedline.store.checksums import digest_parts
 from feedline.store.chunk import OpenChunk, OpenChunks, max_open_files
 from feedline.store.columns import Arrays, Column, check_columns, make_out
-from feedline.store.gather import RowSource
-from feedline.store.lists import ListSource
 from feedline.store.paths import will_need
 from feedline.store.protocol import Store, check_rows
+from feedline.store.scattered import Rows
 from feedline.words import path_shown, several
 
 _MAX_PARTS = 256
@@ -166,7 +165,7 @@ class ShardStore(Store):
         rows = check_rows(rows, int(self.chunk_sizes[chunk]), str(source.path))
         return source.read(rows, self.columns, make_out(self.columns, len(rows), out))
 
-    def row_sources(self, chunk: int) -> Mapping[str, RowSource | ListSource] | None:
+    def row_sources(self, chunk: int) -> Mapping[str, Rows] | None:
         """Return the columns of a chunk."""
         return self._open_chunks.get(chunk).rows
 

@@ -13,7 +13,7 @@ from typing import Any
 from feedline.store.shards import Shards
 
 #: The modules, in the order in which they are asked.
-MODULES: tuple[str, ...] = ()
+MODULES: tuple[str, ...] = ("mds",)
 
 
 def shards_at(path: Path) -> Shards | None:
