@@ -19,6 +19,8 @@ from feedline.store.shards import ShardStore
 from feedline.store.tokens import TokenStore
 from feedline.words import several
 
+# Each split has one of them: ours, and the index that MosaicML Streaming and litdata write.
+_SPLIT_MARKS = (MANIFEST_NAME, "index.json")
 _ZARR_MARKS = ("zarr.json", ".zgroup", ".zarray")
 
 
@@ -104,9 +106,10 @@ def open(
 
 def _splits_in(folder: Path) -> list[str]:
     """Return the sorted names of the splits in a folder of splits; none for other folders."""
-    if not folder.is_dir() or (folder / MANIFEST_NAME).exists():
+    if not folder.is_dir() or any((folder / mark).exists() for mark in _SPLIT_MARKS):
         return []
-    return sorted(found.parent.name for found in folder.glob(f"[!.]*/{MANIFEST_NAME}"))
+    found = [path for mark in _SPLIT_MARKS for path in folder.glob(f"[!.]*/{mark}")]
+    return sorted({path.parent.name for path in found})
 
 
 def _split_of(folder: Path, split: str | None) -> Path:

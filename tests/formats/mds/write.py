@@ -112,7 +112,9 @@ def main() -> None:
             for number in range(20):
                 x = np.full(40, number, np.int32)
                 writer.write({"id": number, "x": x, "text": str(number) * 5})
-    dump(map(read, StreamingDataset(local=str(out / "data"), batch_size=1)), out / "expected.json.gz")
+    dump(
+        map(read, StreamingDataset(local=str(out / "data"), batch_size=1)), out / "expected.json.gz"
+    )
 
 
 def read(found: dict[str, Any]) -> dict[str, Any]:

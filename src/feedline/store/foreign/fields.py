@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -73,10 +73,7 @@ class Plain(Field):
 
     def columns(self, found: Any, mean_bytes: int) -> list[Column]:
         """Return the column."""
-        column = self.column
-        return [
-            Column(self.name, column.type_name, column.shape, column.kind, mean_bytes=mean_bytes)
-        ]
+        return [replace(self.column, mean_bytes=mean_bytes if self.column.has_lists else 0)]
 
     def open(
         self, memory: Bytes, span: Span, columns: Sequence[Column], where: str

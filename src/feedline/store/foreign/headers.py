@@ -162,22 +162,24 @@ class Flat:
 class Words:
     """Reads headers of 32-bit words: the type, the number of axes, the size of each.
 
+    The order of their bytes is found by the type: a small number, but in one order only.
+
     Args:
-        types: The types by their codes.
-        order: The order of the bytes, `"<"` or `">"`.
+        types: The types by their codes, which are at least 1 where both orders occur.
     """
 
     types: Mapping[int, str]
-    order: str
 
     def __call__(self, memory: Bytes, span: Span, where: str) -> Found:
         """Return the arrays of a chunk."""
         sizes = span.without(8, where)
-        heads = numbers_at(memory, span.starts, 2, f"{self.order}u4")
+        heads = numbers_at(memory, span.starts, 2, "<u4")
+        order = ">" if heads[0, 0] >= 2**24 else "<"
+        heads = heads.view(f"{order}u4")
         code = check_one("type", heads[:, 0], where)
         num_axes = check_axes(check_one("number of axes", heads[:, 1], where), where)
         values = sizes.without(4 * num_axes, where)
-        shapes = numbers_at(memory, sizes.starts, num_axes, f"{self.order}u4")
+        shapes = numbers_at(memory, sizes.starts, num_axes, f"{order}u4")
         return check_found(type_of(self.types, code, where), shapes, values, where)
 
 

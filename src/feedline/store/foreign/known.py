@@ -13,7 +13,7 @@ from typing import Any
 from feedline.store.shards import Shards
 
 #: The modules, in the order in which they are asked.
-MODULES: tuple[str, ...] = ("mds",)
+MODULES: tuple[str, ...] = ("mds", "litdata")
 
 
 def shards_at(path: Path) -> Shards | None:

@@ -87,7 +87,7 @@ class RecordShards(Shards):
         """The columns of each field."""
         first = int(np.flatnonzero(self._sizes)[0])
         records = self.records(first)
-        spans = self._spans(records)
+        spans = self.spans(records)
         means = [-(-int(span.lengths.sum()) // len(span.lengths)) for span in spans]
         found: list[Any] = [None] * len(self.fields)
         surveyed = [n for n, field in enumerate(self.fields) if field.is_surveyed]
@@ -111,7 +111,7 @@ class RecordShards(Shards):
             progress.begin(f"looks through {self.path.name}", len(self._files), unit="shards")
             for chunk in np.flatnonzero(self._sizes).tolist():
                 records = self.records(chunk)
-                spans = self._spans(records)
+                spans = self.spans(records)
                 here = []
                 for place, number in enumerate(numbers):
                     field, where = self.fields[number], self._where(chunk, number)
@@ -127,7 +127,7 @@ class RecordShards(Shards):
         if not self._sizes[chunk]:
             return OpenChunk(path, empty_arrays(self.columns), num_files=0)
         records = self.records(chunk)
-        spans = self._spans(records)
+        spans = self.spans(records)
         arrays: dict[str, Any] = {}
         num_bytes_held = records.num_bytes_held
         for number, columns in enumerate(self._columns):
@@ -141,8 +141,11 @@ class RecordShards(Shards):
     def _where(self, chunk: int, field: int) -> str:
         return f"{self._files[chunk]}: column {self.fields[field].name!r:.80}"
 
-    def _spans(self, records: Records) -> list[Span]:
-        """Return where the values of each field lie, or raise if lengths do not add up."""
+    def spans(self, records: Records) -> list[Span]:
+        """Return where the values of each field lie, or raise if lengths do not add up.
+
+        A record begins with the lengths of all fields whose size is not known.
+        """
         num_words = sum(field.size is None for field in self.fields)
         starts, ends = records.offsets[:-1], records.offsets[1:]
         place = starts + 4 * num_words
