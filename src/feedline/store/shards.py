@@ -60,6 +60,13 @@ class Shards(ABC):
     def open(self, chunk: int, names: Sequence[str]) -> OpenChunk:
         """Open one chunk; columns that are not in `names` need not be decoded."""
 
+    def verified(self) -> Shards:
+        """Return the same, which compares each file with its checksum when it is first read."""
+        raise InvalidValueError(
+            f"verify=True cannot be used: {self.path} has no checksums that could be compared; "
+            "omit it"
+        )
+
     def describe_row(self, chunk: int, row: int) -> str:
         """Return the origin of a row, for messages."""
         return f"{self.files_of(chunk)[0]}, sample {row}"

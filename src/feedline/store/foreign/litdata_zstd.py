@@ -96,7 +96,9 @@ def _declared_sizes(path: Path, data: Bytes, offsets: Numbers) -> Numbers:
         rows = np.flatnonzero(widths == width)
         found = numbers_at(data, places[rows], 1, f"<u{width}")[:, 0]
         # Two bytes begin to count where one byte ends.
-        sizes[rows] = np.minimum(found.astype(np.uint64), 2**32).astype(np.int64) + (256 if width == 2 else 0)
+        sizes[rows] = np.minimum(found.astype(np.uint64), 2**32).astype(np.int64) + (
+            256 if width == 2 else 0
+        )
     if sizes.sum() >= 2**32:
         raise _not_frames(path)
     return sizes

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import numpy as np
 from feedline.errors import DamagedDataError, InvalidValueError, UnsafeDataError
 from feedline.store.columns import Column
 from feedline.store.foreign.fields import Digits, Field, Plain, Ragged
+from feedline.store.foreign.hashes import check_hashes
 from feedline.store.foreign.headers import (
     Bytes,
     Found,
@@ -77,10 +80,23 @@ class MdsShards(RecordShards):
                     f"{path / INDEX}: columns of {_name_of(shard)!r:.80} differ from those of "
                     f"{_name_of(listed[0])!r:.80}; all shards must have the same; write it again"
                 )
+        self._unverified: set[int] = set()
         self._stored = [_Stored.of(path, shard) for shard in listed]
         files = [stored.path for stored in self._stored]
         sizes = [shard.count_at("samples") for shard in listed]
         super().__init__(path, files, sizes, fields, path / INDEX)
+
+    def verified(self) -> MdsShards:
+        """Return the same, which compares each shard with its hash when it is first read."""
+        missing = next((stored.path for stored in self._stored if not stored.hashes), None)
+        if missing is not None:
+            raise InvalidValueError(
+                f"verify=True cannot be used: {self._index} has no hash of {missing.name}; write "
+                "the data with hashes, such as hashes=['sha1'], or omit it"
+            )
+        other = copy.copy(self)
+        other._unverified = set(range(len(self._stored)))
+        return other
 
     def records(self, chunk: int) -> Records:
         """Return the bytes of a shard: mapped, or inflated into memory."""
@@ -91,6 +107,9 @@ class MdsShards(RecordShards):
                 f"{stored.path}: has {several(data.size, 'byte')} but should have "
                 f"{stored.num_bytes:,}; copy or write it again"
             )
+        if chunk in self._unverified:
+            check_hashes(stored.path, data, stored.hashes)
+            self._unverified.discard(chunk)
         num_bytes_held = 0
         if stored.codec is not None:
             data = inflate(data, stored.codec, stored.num_raw_bytes, stored.path)
@@ -112,6 +131,7 @@ class _Stored:
     num_bytes: int
     codec: str | None
     num_raw_bytes: int
+    hashes: Mapping[str, Any]
 
     @classmethod
     def of(cls, folder: Path, shard: Table) -> _Stored:
@@ -120,7 +140,8 @@ class _Stored:
         compression = shard.optional_text_at("compression")
         is_there = (folder / check_relative(folder, name)).exists()
         if compression is None or is_there:
-            return cls(file_in(folder, name), num_raw_bytes, None, num_raw_bytes)
+            hashes = _hashes(raw)
+            return cls(file_in(folder, name), num_raw_bytes, None, num_raw_bytes, hashes)
         codec = compression.partition(":")[0]
         if codec not in CODECS:
             raise InvalidValueError(
@@ -129,7 +150,8 @@ class _Stored:
             )
         packed = shard.table_at("zip_data")
         path = file_in(folder, packed.text_at("basename"))
-        return cls(path, packed.count_at("bytes"), codec, num_raw_bytes)
+        hashes = _hashes(packed)
+        return cls(path, packed.count_at("bytes"), codec, num_raw_bytes, hashes)
 
 
 def _check_format(shard: Table) -> None:
@@ -140,6 +162,10 @@ def _check_format(shard: Table) -> None:
             f"{shard.path}: has a shard of format {name!r:.80} and version {version!r:.80}, which "
             "must be 'mds' and 2; write the data again with MDSWriter"
         )
+
+
+def _hashes(file: Table) -> Mapping[str, Any]:
+    return file.inner(file.get("hashes") or {}, "hashes").values
 
 
 def _name_of(shard: Table) -> str:
