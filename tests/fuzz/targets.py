@@ -18,6 +18,7 @@ from zlib import crc32
 
 import numpy as np
 from mutations import damage_bytes, damage_json, damage_tree, damage_value
+from record_targets import RECORDS
 
 import feedline
 from feedline.plan import Cursor, SamplePlan, Shuffled
@@ -691,3 +692,4 @@ TARGETS = {
     "text": Target(_make_text, _damage_text, _use_text, weight=3),
     "h5ad": Target(_make_h5ad, _damage_only, _use_h5ad, weight=1),
 }
+TARGETS |= {name: Target(*parts) for name, parts in RECORDS.items()}

@@ -95,7 +95,7 @@ def test_damaged_compressed_shards_are_refused(tmp_path: Path, codec: str, damag
         index["shards"][0]["zip_data"]["bytes"] = len(content)
 
     change_index(folder, change)
-    with pytest.raises(DamagedDataError, match="shard.00000"):
+    with pytest.raises(DamagedDataError, match=r"shard\.00000"):
         # A flipped bit in stored bytes is only seen by their hash.
         feedline.open(folder, verify=True)[:]
 
@@ -137,13 +137,13 @@ def test_hashes_are_compared_when_asked_for(data: Path) -> None:
     assert len(feedline.open(data)[:]["id"]) == 20
     store = feedline.open(data, verify=True)
     assert store[0]["id"] == 0
-    with pytest.raises(DamagedDataError, match="has sha1 .* but should have '000"):
+    with pytest.raises(DamagedDataError, match=r"has sha1 .* but should have '000"):
         store[10]
 
 
 def test_data_without_hashes_cannot_be_verified(tmp_path: Path) -> None:
     folder = write_shard(tmp_path, {"x": "str"}, [b"a"])
-    with pytest.raises(InvalidValueError, match="has no hash of shard.00000.mds"):
+    with pytest.raises(InvalidValueError, match=r"has no hash of shard\.00000\.mds"):
         feedline.open(folder, verify=True)
 
 
