@@ -19,6 +19,7 @@ from zlib import crc32
 import numpy as np
 from foreign_targets import FOREIGN
 from mutations import damage_bytes, damage_json, damage_tree, damage_value
+from record_targets import RECORDS
 
 import feedline
 from feedline.plan import Cursor, SamplePlan, Shuffled
@@ -693,3 +694,4 @@ TARGETS = {
     "h5ad": Target(_make_h5ad, _damage_only, _use_h5ad, weight=1),
 }
 TARGETS |= {name: Target(*parts) for name, parts in FOREIGN.items()}
+TARGETS |= {name: Target(*parts) for name, parts in RECORDS.items()}

@@ -29,11 +29,11 @@ from feedline.store.checksums import check_file, digest_parts
 from feedline.store.chunk import OpenChunk, OpenChunks, max_open_files
 from feedline.store.columns import Arrays, Column, check_columns, make_out
 from feedline.store.formats import is_grouped, open_chunk
-from feedline.store.gather import RowSource
-from feedline.store.lists import ListSource, empty_arrays
+from feedline.store.lists import empty_arrays
 from feedline.store.manifest import ChunkFile, Manifest, read_manifest
 from feedline.store.paths import file_in, files_of, stamp_of, will_need
 from feedline.store.protocol import Store, check_rows
+from feedline.store.scattered import Rows
 from feedline.words import path_shown, several
 
 _NUM_DIGEST_THREADS = 8
@@ -269,7 +269,7 @@ class FolderStore(Store):
         rows = check_rows(rows, int(self.chunk_sizes[chunk]), str(source.path))
         return source.read(rows, self.columns, make_out(self.columns, len(rows), out))
 
-    def row_sources(self, chunk: int) -> Mapping[str, RowSource | ListSource] | None:
+    def row_sources(self, chunk: int) -> Mapping[str, Rows] | None:
         """Return the columns of a chunk; None if a subclass reads in its own way."""
         if type(self).read is not FolderStore.read:
             return None

@@ -11,7 +11,7 @@ from feedline.errors import InvalidValueError, MissingDataError
 from feedline.store.anndata_store import open_anndata
 from feedline.store.folder import FolderStore
 from feedline.store.foreign import megatron
-from feedline.store.foreign.known import shards_at
+from feedline.store.foreign.known import shards_at, splits_of_others
 from feedline.store.formats import FILE_ENDINGS
 from feedline.store.manifest import MANIFEST_NAME
 from feedline.store.matrix_samples import MatrixSamples
@@ -97,7 +97,9 @@ def open(
         return store
     shards = shards_at(found)
     if shards is not None:
-        return ShardStore(shards, **_only(given, ("columns",), found, "data that others wrote"))
+        options = _only(given, ("columns", "verify"), found, "data that others wrote")
+        shards = shards.verified() if options.pop("verify", False) else shards
+        return ShardStore(shards, **options)
     raise InvalidValueError(
         f"{found}: is not data that can be opened; it must be a folder with {MANIFEST_NAME}, a "
         f"zarr folder, or a file that ends with {', '.join(FILE_ENDINGS)} or .bin. Use "
@@ -109,7 +111,8 @@ def _splits_in(folder: Path) -> list[str]:
     """Return the sorted names of the splits in a folder of splits; none for other folders."""
     if not folder.is_dir() or (folder / MANIFEST_NAME).exists():
         return []
-    return sorted(found.parent.name for found in folder.glob(f"[!.]*/{MANIFEST_NAME}"))
+    ours = [found.parent.name for found in folder.glob(f"[!.]*/{MANIFEST_NAME}")]
+    return sorted(ours) or sorted(splits_of_others(folder))
 
 
 def _split_of(folder: Path, split: str | None) -> Path:
