@@ -14,6 +14,7 @@ from feedline.store.foreign.known import shards_at
 from feedline.store.formats import FILE_ENDINGS
 from feedline.store.manifest import MANIFEST_NAME
 from feedline.store.matrix_samples import MatrixSamples
+from feedline.store.plain_files import tables_in
 from feedline.store.protocol import Store
 from feedline.store.shards import ShardStore
 from feedline.store.tokens import TokenStore
@@ -33,6 +34,7 @@ def open(
     dtype: str | None = None,
     element: str | None = None,
     obs: Iterable[str] | None = None,
+    lists: Iterable[str] | None = None,
 ) -> Store:
     """Open the data at `path` as a store: samples by number, each a dict.
 
@@ -41,8 +43,8 @@ def open(
 
     Args:
         path: A folder that `feedline pack` has written, or a folder of splits; a `.parquet`,
-            `.arrow`, `.feather`, `.safetensors`, `.pt` or `.npy` file; a `.bin` file of tokens; or
-            a zarr array, AnnData group or CSR group.
+            `.arrow`, `.feather`, `.safetensors`, `.pt` or `.npy` file; a folder of parquet or Arrow
+            files; a `.bin` file of tokens; or a zarr array, AnnData group or CSR group.
         split: The split to open in a folder of splits, such as `"train"`.
         columns: The columns to read; by default all.
         verify: Compare each file with its checksum when it is first read.
@@ -52,6 +54,8 @@ def open(
         dtype: For a `.bin` file: the type of its tokens, by default `"uint16"`.
         element: For an AnnData group: the matrix, by default `"X"`.
         obs: For an AnnData group: the columns of `obs` to add to each sample.
+        lists: For parquet and Arrow: columns to read as lists of any length, even if all lists that
+            were looked at have one length.
 
     Raises:
         MissingDataError: If `path` does not exist.
@@ -76,7 +80,7 @@ def open(
         found = _split_of(found, split)
     given: dict[str, Any] = {
         **{"columns": columns, "verify": verify, "window": window, "stride": stride},
-        **{"dtype": dtype, "element": element, "obs": obs},
+        **{"dtype": dtype, "element": element, "obs": obs, "lists": lists},
     }
     given = {name: value for name, value in given.items() if value is not None}
     if found.suffix == ".bin" or (found.suffix == ".npy" and window is not None):
@@ -86,20 +90,32 @@ def open(
         name = str(options.get("element", "X")).rpartition("/")[2]
         return MatrixSamples(open_anndata(found, **options), name)
     if (found / MANIFEST_NAME).exists():
-        return FolderStore(found, **_only(given, ("columns", "verify"), found, "a folder"))
+        options = _only(given, ("columns", "verify", "lists"), found, "a folder")
+        return FolderStore(found, **options)
     if found.is_file() and found.suffix in FILE_ENDINGS:
-        store = FolderStore.of_file(found, **_only(given, ("columns",), found, "one file"))
-        # What is in the file that no store can hold comes up now, not at the first batch.
-        _ = store.columns if len(store) else None
-        return store
+        options = _only(given, ("columns", "lists"), found, "one file")
+        return _looked_at(FolderStore.of_file(found, **options))
     shards = shards_at(found)
     if shards is not None:
         return ShardStore(shards, **_only(given, ("columns",), found, "data that others wrote"))
+    if tables := tables_in(found):
+        options = _only(given, ("columns", "lists"), found, "a folder of tables")
+        return _looked_at(FolderStore.of_files(found, found, tables, **options))
     raise InvalidValueError(
-        f"{found}: is not data that can be opened; it must be a folder with {MANIFEST_NAME}, a "
-        f"zarr folder, or a file that ends with {', '.join(FILE_ENDINGS)} or .bin. Use "
+        f"{found}: is not data that can be opened; it must be a folder with {MANIFEST_NAME} or "
+        "with parquet or Arrow files, a zarr folder, or a file that ends with "
+        f"{', '.join(FILE_ENDINGS)} or .bin. Use "
         "`feedline pack` to convert CSV, JSONL and others"
     )
+
+
+def _looked_at(store: FolderStore) -> FolderStore:
+    """Return a store whose columns are known, if it has samples.
+
+    What no store can hold comes up now, not at the first batch.
+    """
+    _ = store.columns if len(store) else None
+    return store
 
 
 def _splits_in(folder: Path) -> list[str]:
