@@ -19,6 +19,8 @@ from feedline.store.extras import import_arrow
 from feedline.store.lists import ListSource
 from feedline.words import several
 
+Leaves = Mapping[str, tuple[Leaf, Form]]
+
 
 def group_sizes(path: Path) -> tuple[int, ...]:
     """Return the number of samples in each row group or record batch of a file."""
@@ -58,37 +60,44 @@ def open_group(
     with opened_file(path) as file:
         asked = list(expected) if columns is None and expected is not None else columns
         leaves = leaves_to_read(arrow, path, file.schema, asked)
-        read = [(leaf, form) for leaf, form in leaves.values()]
-        table = file.read(group, read)
-        # Buffers that are shorter than they should be are found here, not by reading beyond them.
-        table.validate()
-        arrays: dict[str, Any] = {}
-        for name, (leaf, form) in leaves.items():
-            where = f"{path}: column {name!r:.200}"
-            values, is_missing = column_values(
-                arrow,
-                where,
-                _pieces(arrow, table.column(leaf.steps[0])),
-                leaf.steps[1:],
-                form,
-                None if expected is None else expected.get(name),
-                as_lists=name in lists,
-            )
-            arrays[name] = values
-            mask = _mask_to_add(where, name, asked, expected, is_missing)
-            if mask:
-                arrays[name + MISSING] = (
-                    np.zeros(len(values), np.bool_) if is_missing is None else is_missing
-                )
-        if asked is not None:
-            arrays = {name: arrays[name] for name in dict.fromkeys(asked)}
+        table = file.read(group, list(leaves.values()))
+        arrays = arrays_of_table(path, table, leaves, asked, expected, lists)
         held = sum(_bytes_held(values, file.bytes_) for values in arrays.values())
     return OpenChunk(path, arrays, num_bytes_held=held)
 
 
-def leaves_to_read(
-    arrow: Any, path: Path, schema: Any, columns: Sequence[str] | None
-) -> dict[str, tuple[Leaf, Form]]:
+def arrays_of_table(
+    path: Path,
+    table: Any,
+    leaves: Leaves,
+    asked: Sequence[str] | None,
+    expected: Mapping[str, Column] | None,
+    lists: Collection[str],
+) -> dict[str, Any]:
+    """Return the values of a table or record batch; see `open_group`."""
+    arrow = import_arrow()
+    # Buffers that are shorter than they should be are found here, not by reading beyond them.
+    table.validate()
+    arrays: dict[str, Any] = {}
+    for name, (leaf, form) in leaves.items():
+        where = f"{path}: column {name!r:.200}"
+        values, is_missing = column_values(
+            arrow,
+            where,
+            _pieces(arrow, table.column(leaf.steps[0])),
+            leaf.steps[1:],
+            form,
+            None if expected is None else expected.get(name),
+            as_lists=name in lists,
+        )
+        arrays[name] = values
+        if _has_mask(where, name, asked, expected, is_missing):
+            is_missing = np.zeros(len(values), np.bool_) if is_missing is None else is_missing
+            arrays[name + MISSING] = is_missing
+    return arrays if asked is None else {name: arrays[name] for name in dict.fromkeys(asked)}
+
+
+def leaves_to_read(arrow: Any, path: Path, schema: Any, columns: Sequence[str] | None) -> Leaves:
     """Return the leaves to read for some columns, or raise if one is missing or has no form."""
     leaves = leaves_of(arrow, schema)
     names = [leaf.name for leaf in leaves]
@@ -97,9 +106,10 @@ def leaves_to_read(
     wanted = dict.fromkeys(n if n in known else n.removesuffix(MISSING) for n in asked)
     unknown = [name for name in wanted if name not in known]
     if unknown or not wanted:
+        missing = f"column {unknown[0]!r:.80} is missing; it " if unknown else ""
         raise DamagedDataError(
-            f"{path}: has columns {names!s:.200} and must have {unknown or 'at least one'}; "
-            f"write it again, or {OTHERS}"
+            f"{path}: {missing}has columns {names!s:.200} and must have "
+            f"{unknown or 'at least one'!s:.200}; write it again, or {OTHERS}"
         )
     for name in wanted:
         if names.count(name) > 1:
@@ -116,7 +126,7 @@ def _pieces(arrow: Any, column: Any) -> list[Any]:
     return [piece for piece in pieces if len(piece)] or [arrow.array([], column.type)]
 
 
-def _mask_to_add(
+def _has_mask(
     where: str,
     name: str,
     asked: Sequence[str] | None,

@@ -6,9 +6,10 @@ of many; and any column may have nulls or none. One group cannot tell for all.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from feedline.errors import DamagedDataError, InvalidValueError, StoreError
 from feedline.store.arrow_chunk import leaves_to_read, open_group
 from feedline.store.arrow_files import Counts, opened_file
 from feedline.store.arrow_types import Form
+from feedline.store.chunk import OpenChunk
 from feedline.store.columns import MISSING, Column
 from feedline.store.extras import import_arrow
 
@@ -24,24 +26,36 @@ from feedline.store.extras import import_arrow
 _MAX_LOOK_BYTES = 2**28
 
 
+_Opener = Callable[[Any, Sequence[str], Collection[str]], OpenChunk]
+
+
 @dataclass
-class _Seen:
-    """What all files together say about a column."""
+class Seen:
+    """What is known of a column of all groups together.
+
+    Args:
+        form: How its values are held.
+        has_nulls: Whether some value is known to be null.
+        is_ragged: Whether its lists are known to have different lengths.
+        length: The mean length of the lists in each group so far; -1 if there were none.
+        num_bytes: About what it takes to look at the groups in `unknown`.
+        unknown: The groups that may have nulls.
+    """
 
     form: Form
     has_nulls: bool = False
     is_ragged: bool = False
     length: int = -1
     num_bytes: int = 0
-    unknown: list[tuple[Path, int]] = field(default_factory=list)
+    unknown: list[Any] = field(default_factory=list)
 
-    def add(self, path: Path, sizes: Sequence[int], counts: Counts) -> None:
-        """Add a file."""
+    def add(self, groups: Sequence[Any], sizes: Sequence[int], counts: Counts) -> None:
+        """Add what is known of some groups."""
         rows = np.array(sizes, np.int64)
         filled = rows > 0
         self.has_nulls |= bool((counts.num_nulls > 0).any())
         for group in np.flatnonzero(filled & (counts.num_nulls < 0)).tolist():
-            self.unknown.append((path, group))
+            self.unknown.append(groups[group])
             self.num_bytes += int(counts.num_bytes[group])
         if counts.num_values is not None and filled.any():
             lengths, rests = np.divmod(counts.num_values[filled], rows[filled])
@@ -50,7 +64,11 @@ class _Seen:
 
 
 def columns_of_files(
-    paths: Iterable[Path], names: Sequence[str] | None = None, lists: Collection[str] = ()
+    paths: Iterable[Path],
+    names: Sequence[str] | None = None,
+    lists: Collection[str] = (),
+    *,
+    must_agree: bool = True,
 ) -> dict[str, Column]:
     """Return the columns of files, each with one that tells where values are missing if any are.
 
@@ -58,34 +76,64 @@ def columns_of_files(
         paths: The files; at least one has samples.
         names: The columns to read; by default all.
         lists: Columns that are read as lists, even if all have one length.
+        must_agree: Raise if a file is damaged or has other columns than the first with samples.
+            Otherwise such a file is refused when it is read, and all others can be.
     """
-    seen: dict[str, _Seen] = {}
+    seen: dict[str, Seen] = {}
     filled: list[tuple[Path, int]] = []
     for path in paths:
-        sizes = _add_file(seen, path, names)
+        try:
+            sizes = _add_file(seen, path, names)
+        except StoreError:
+            if must_agree or not filled:
+                raise
+            continue
         filled += [(path, group) for group, size in enumerate(sizes) if size]
+    return columns_of_groups(seen, filled, lists, _open)
+
+
+def _open(group: tuple[Path, int], names: Sequence[str], lists: Collection[str]) -> OpenChunk:
+    return open_group(*group, names, lists=lists)
+
+
+def columns_of_groups(
+    seen: Mapping[str, Seen],
+    filled: Sequence[Any],
+    lists: Collection[str],
+    open_: _Opener,
+) -> dict[str, Column]:
+    """Return the columns of groups, each with its mask if it needs one.
+
+    Args:
+        seen: What is known of each column.
+        filled: All groups that have samples.
+        lists: Columns that are read as lists, even if all have one length.
+        open_: A function that opens a group: some columns, some of them as lists.
+    """
     for name in lists:
         if name not in seen or not seen[name].form.may_be_lists:
             ragged = [name for name, about in seen.items() if about.form.may_be_lists]
             raise InvalidValueError(
                 f"lists={list(lists)!s:.200} must be among the columns of lists: {ragged!s:.200}"
             )
-    # Where all lists seem to have one length, nulls make lists of no length.
     as_lists = {name for name, about in seen.items() if name in lists or about.is_ragged}
     for name, about in seen.items():
-        about.has_nulls = about.has_nulls or _look_for_nulls(name, about)
+        about.has_nulls = about.has_nulls or _look_for_nulls(name, about, open_)
+        # A null list has no length.
         if about.has_nulls and about.form.may_be_lists:
             as_lists.add(name)
-    columns = _columns_of_groups(filled, seen, as_lists)
+    columns = _looked_up(filled, seen, as_lists, open_)
     found: dict[str, Column] = {}
     for name, column in columns.items():
         found[name] = column
+        mask = name + MISSING
         if seen[name].has_nulls:
-            found[name + MISSING] = Column(name + MISSING, "bool")
-            if name + MISSING in columns:
+            found[mask] = Column(mask, "bool")
+            if mask in columns:
                 raise StoreError(
-                    f"{filled[0][0]}: column {name!r:.80} has nulls, which {name + MISSING!r:.80} "
-                    "would tell, but that is a column of its own; rename it, or fill the nulls"
+                    f"{open_(filled[0], [name], as_lists).path}: column {name!r:.80} has nulls, "
+                    f"which {mask!r:.80} would tell, but that is a column of its own; rename it, "
+                    "or fill the nulls"
                 )
     return found
 
@@ -100,7 +148,7 @@ def check_recorded_lists(columns: Mapping[str, Column], lists: Sequence[str]) ->
         )
 
 
-def _add_file(seen: dict[str, _Seen], path: Path, names: Sequence[str] | None) -> tuple[int, ...]:
+def _add_file(seen: dict[str, Seen], path: Path, names: Sequence[str] | None) -> tuple[int, ...]:
     """Add what a file says about its columns, and return the sizes of its groups."""
     with opened_file(path) as file:
         sizes = file.sizes()
@@ -110,7 +158,7 @@ def _add_file(seen: dict[str, _Seen], path: Path, names: Sequence[str] | None) -
             raise ValueError("its metadata counts other groups than it has")
     forms = {name: form for name, (_, form) in leaves.items()}
     if not seen:
-        seen.update({name: _Seen(form) for name, form in forms.items()})
+        seen.update({name: Seen(form) for name, form in forms.items()})
     wrong = [name for name in forms if name not in seen or seen[name].form != forms[name]]
     wrong += [name for name in seen if name not in forms]
     if wrong:
@@ -125,7 +173,7 @@ def _add_file(seen: dict[str, _Seen], path: Path, names: Sequence[str] | None) -
             "columns=[...]"
         )
     for name, of_leaf in zip(forms, counts, strict=True):
-        seen[name].add(path, sizes, of_leaf)
+        seen[name].add([(path, group) for group in range(len(sizes))], sizes, of_leaf)
     return sizes
 
 
@@ -133,26 +181,26 @@ def _shown(form: Form) -> str:
     return form.kind if form.kind != "array" else "lists of " * len(form.axes) + form.type_name
 
 
-def _look_for_nulls(name: str, about: _Seen) -> bool:
+def _look_for_nulls(name: str, about: Seen, open_: _Opener) -> bool:
     """Whether some value is null, where the files do not say; True if it would take too long."""
     if about.num_bytes > _MAX_LOOK_BYTES:
         return True
     lists = [name] if about.form.may_be_lists else []
-    for path, group in about.unknown:
-        found = open_group(path, group, [name, name + MISSING], lists=lists).arrays
+    for group in about.unknown:
+        found = open_(group, [name, name + MISSING], lists).arrays
         if found[name + MISSING].any():
             return True
     return False
 
 
-def _columns_of_groups(
-    groups: Sequence[tuple[Path, int]], seen: dict[str, _Seen], as_lists: set[str]
+def _looked_up(
+    groups: Sequence[Any], seen: Mapping[str, Seen], as_lists: set[str], open_: _Opener
 ) -> dict[str, Column]:
     """Return the columns as in the first group that shows them."""
     left = list(seen)
     found: dict[str, Column] = {}
-    for path, group in groups:
-        columns = open_group(path, group, left, lists=as_lists).columns
+    for group in groups:
+        columns = open_(group, left, as_lists).columns
         # Lists of length 0 say nothing about others.
         again = [
             name
@@ -161,15 +209,16 @@ def _columns_of_groups(
         ]
         if again:
             as_lists.update(again)
-            columns |= open_group(path, group, again, lists=as_lists).columns
+            columns |= open_(group, again, as_lists).columns
         found |= columns
         # Without values, lists inside of lists do not tell how long they would be.
         left = [name for name in left if found[name].has_lists and 0 in found[name].shape]
         if not left:
             break
     if left:
+        path = open_(groups[0], left, as_lists).path
         raise StoreError(
-            f"{groups[0][0]}: column {left[0]!r:.80} has lists inside of lists, all of them empty, "
-            "so that their length is unknown; select other columns with columns=[...]"
+            f"{path}: column {left[0]!r:.80} has lists inside of lists, all of them empty, so that "
+            "their length is unknown; select other columns with columns=[...]"
         )
     return {name: found[name] for name in seen}

@@ -6,8 +6,9 @@ import copy
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 from feedline.errors import (
     DamagedDataError,
     InvalidValueError,
+    StoreError,
     check_flag,
     check_integer,
     check_sequence,
@@ -32,7 +34,7 @@ from feedline.store.columns import MISSING, Arrays, Column, check_columns, make_
 from feedline.store.formats import is_grouped, open_chunk
 from feedline.store.gather import RowSource
 from feedline.store.lists import ListSource, empty_arrays
-from feedline.store.manifest import Manifest, read_manifest
+from feedline.store.manifest import MANIFEST_NAME, Manifest, read_manifest
 from feedline.store.paths import file_in, files_of, stamp_of, will_need
 from feedline.store.plain_files import manifest_of_files
 from feedline.store.protocol import Store, check_rows
@@ -96,8 +98,8 @@ class FolderStore(Store):
         """Return the samples of one chunk file or table, without a `metadata.json`."""
         # The user's own path may be a link; links inside the data must not lead out.
         real = Path(path).resolve()
-        options = {"columns": columns, "cache_bytes": cache_bytes, "lists": lists}
-        return cls.of_files(path, real.parent, [real.name], **options)
+        given = {"columns": columns, "cache_bytes": cache_bytes, "lists": lists}
+        return cls.of_files(path, real.parent, [real.name], **given)
 
     @classmethod
     def of_files(
@@ -110,16 +112,7 @@ class FolderStore(Store):
         cache_bytes: Any = 2**28,
         lists: Any = (),
     ) -> FolderStore:
-        """Return the samples of some files in a folder, without a `metadata.json`.
-
-        Args:
-            path: What was opened, for messages.
-            folder: The folder.
-            names: The files in it, in the order of their samples.
-            columns: The columns to read; by default all.
-            cache_bytes: Bytes of decoded parquet and Arrow data to keep.
-            lists: Columns of parquet and Arrow files to read as lists of any length.
-        """
+        """Return the samples of some files in a folder; `path` is what the user has opened."""
         store = cls.__new__(cls)
         store._lists = check_sequence("lists", lists)
         manifest = manifest_of_files(folder, names)
@@ -200,16 +193,24 @@ class FolderStore(Store):
             raise DamagedDataError(
                 f"{self.folder}: has 0 samples and must have at least 1; pack again with samples"
             )
-        chunk = int(filled[0])
-        path = self._path_of(int(self._layout[0][chunk]))
+        path = self._path_of(int(self._layout[0][filled[0]]))
         if not is_grouped(path.name):
-            return self._open_file(chunk).columns
+            return self._open_file(int(filled[0])).columns
         if self._selected is not None:
             # Only those are read, so that the file could not say which it has.
             names = column_names(path)
             self._check_selected([*names, *(name + MISSING for name in names)], names)
-        numbers = [n for n, entry in enumerate(self.manifest.entries) if is_grouped(entry["path"])]
-        return columns_of_files(map(self._path_of, numbers), self._selected, self._lists)
+        files = dict.fromkeys(self._layout[0][filled].tolist())
+        is_plain = not (self.folder / MANIFEST_NAME).exists()
+        paths = self._paths_of_tables(files, is_plain)
+        return columns_of_files(paths, self._selected, self._lists, must_agree=is_plain)
+
+    def _paths_of_tables(self, files: Iterable[int], must_exist: bool) -> Iterator[Path]:
+        ignored = () if must_exist else (StoreError,)
+        for number in files:
+            if is_grouped(self.manifest.entries[number]["path"]):
+                with suppress(*ignored):
+                    yield self._path_of(number)
 
     def _check_selected(self, known: list[str], shown: list[str] | None = None) -> None:
         missing = [name for name in self._selected or () if name not in known]

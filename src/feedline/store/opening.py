@@ -10,8 +10,10 @@ from typing import Any
 from feedline.errors import InvalidValueError, MissingDataError
 from feedline.store.anndata_store import open_anndata
 from feedline.store.folder import FolderStore
+from feedline.store.foreign import huggingface
 from feedline.store.foreign.known import shards_at
 from feedline.store.formats import FILE_ENDINGS
+from feedline.store.live_dataset import is_live_dataset, open_live
 from feedline.store.manifest import MANIFEST_NAME
 from feedline.store.matrix_samples import MatrixSamples
 from feedline.store.plain_files import tables_in
@@ -24,7 +26,7 @@ _ZARR_MARKS = ("zarr.json", ".zgroup", ".zarray")
 
 
 def open(
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str] | Any,
     *,
     split: str | None = None,
     columns: Iterable[str] | None = None,
@@ -44,7 +46,8 @@ def open(
     Args:
         path: A folder that `feedline pack` has written, or a folder of splits; a `.parquet`,
             `.arrow`, `.feather`, `.safetensors`, `.pt` or `.npy` file; a folder of parquet or Arrow
-            files; a `.bin` file of tokens; or a zarr array, AnnData group or CSR group.
+            files; a `.bin` file of tokens; or a zarr array, AnnData group or CSR group. For Hugging
+            Face `datasets`: a folder that `save_to_disk` wrote, or a `Dataset`.
         split: The split to open in a folder of splits, such as `"train"`.
         columns: The columns to read; by default all.
         verify: Compare each file with its checksum when it is first read.
@@ -71,18 +74,21 @@ def open(
         ...     len(store), store[7], store[:3]["x"].tolist()
         (10, {'x': np.int64(7)}, [0, 1, 2])
     """
-    if not isinstance(path, str | os.PathLike):
-        raise InvalidValueError(f"path={path!r:.80} must be the path of a file or folder")
-    found = Path(path)
-    if not found.exists():
-        raise MissingDataError(f"{found}: does not exist; check the path")
-    if split is not None or _splits_in(found):
-        found = _split_of(found, split)
     given: dict[str, Any] = {
         **{"columns": columns, "verify": verify, "window": window, "stride": stride},
         **{"dtype": dtype, "element": element, "obs": obs, "lists": lists},
     }
     given = {name: value for name, value in given.items() if value is not None}
+    if not isinstance(path, str | os.PathLike):
+        if not is_live_dataset(path):
+            raise InvalidValueError(f"path={path!r:.80} must be the path of a file or folder")
+        options = _only(given, ("columns", "lists"), "this", "a datasets.Dataset")
+        return open_live(path, split=split, **options)
+    found = Path(path)
+    if not found.exists():
+        raise MissingDataError(f"{found}: does not exist; check the path")
+    if split is not None or _splits_in(found):
+        found = _split_of(found, split)
     if found.suffix == ".bin" or (found.suffix == ".npy" and window is not None):
         return _open_tokens(found, _only(given, ("window", "stride", "dtype"), found, "tokens"))
     if any((found / mark).is_file() for mark in _ZARR_MARKS):
@@ -95,6 +101,10 @@ def open(
     if found.is_file() and found.suffix in FILE_ENDINGS:
         options = _only(given, ("columns", "lists"), found, "one file")
         return _looked_at(FolderStore.of_file(found, **options))
+    if huggingface.matches(found):
+        options = _only(given, ("columns", "lists"), found, "a dataset of Hugging Face")
+        files = huggingface.files_in(found)
+        return _looked_at(FolderStore.of_files(found, found, files, **options))
     shards = shards_at(found)
     if shards is not None:
         return ShardStore(shards, **_only(given, ("columns",), found, "data that others wrote"))
@@ -122,6 +132,8 @@ def _splits_in(folder: Path) -> list[str]:
     """Return the sorted names of the splits in a folder of splits; none for other folders."""
     if not folder.is_dir() or (folder / MANIFEST_NAME).exists():
         return []
+    if splits := huggingface.splits_in(folder):
+        return splits
     return sorted(found.parent.name for found in folder.glob(f"[!.]*/{MANIFEST_NAME}"))
 
 
@@ -149,7 +161,9 @@ def _open_tokens(path: Path, options: Mapping[str, Any]) -> TokenStore:
     return TokenStore(path, **options)
 
 
-def _only(given: dict[str, Any], names: tuple[str, ...], path: Path, what: str) -> dict[str, Any]:
+def _only(
+    given: dict[str, Any], names: tuple[str, ...], path: Path | str, what: str
+) -> dict[str, Any]:
     """Return the given options, or raise if one does not fit the data at `path`."""
     for name, value in given.items():
         if name not in names:
