@@ -89,6 +89,8 @@ def columns_of_files(
                 raise
             continue
         filled += [(path, group) for group, size in enumerate(sizes) if size]
+    if not filled:
+        raise DamagedDataError(f"{path}: has 0 samples and must have at least 1; write it again")
     return columns_of_groups(seen, filled, lists, _open)
 
 

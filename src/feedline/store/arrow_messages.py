@@ -68,7 +68,10 @@ def batches_of_file(bytes_: NDArray[np.uint8]) -> Iterator[Message]:
 def batches_of_stream(path: Path, bytes_: NDArray[np.uint8]) -> Iterator[Message]:
     """Yield the record batches of an Arrow stream."""
     place = schema_of_stream(bytes_)[1]
-    while place < bytes_.size:
+    while True:
+        # A stream without its end may have lost its last batches.
+        if place == bytes_.size:
+            raise ValueError("the stream has no end")
         kind, message, place = _message_at(bytes_, place)
         if not kind:
             break
@@ -109,6 +112,8 @@ def _message_at(bytes_: NDArray[np.uint8], first: int) -> tuple[int, Message | N
     start = bytes_[first : first + 8].tobytes()
     # Files of old have no mark.
     begin = first + (8 if start[:4] == _MARK else 4)
+    if begin > bytes_.size:
+        raise ValueError("the last message is cut")
     length = int.from_bytes(start[begin - first - 4 : begin - first], "little", signed=True)
     if not length:
         return 0, None, begin
