@@ -18,7 +18,8 @@ MODULES = ("megatron", "webdataset", "tfrecord", "mds", "litdata")
 
 def is_foreign(path: Path) -> bool:
     """Whether the data at `path` is of a known format of others."""
-    return any(_module(name).matches(path) for name in MODULES)
+    # What Hugging Face saves is tables, which another store reads.
+    return any(_module(name).matches(path) for name in (*MODULES, "huggingface"))
 
 
 #: Formats with an index in the folder of each split, such as `train/index.json`.
