@@ -67,28 +67,45 @@ class OpenChunk:
         return out
 
     def with_lists(self, columns: Mapping[str, Column] | None) -> OpenChunk:
-        """Return the chunk with a source for each column that is stored as lists.
+        """Return the chunk with a source for each column that is recorded as lists, and with dates.
 
-        Their values and offsets are stored as arrays of their own.
+        Formats of arrays hold the values and the offsets of lists as arrays of their own. Those
+        without dates hold these as int64.
         """
-        names = [column.name for column in (columns or {}).values() if column.has_lists]
-        if not names:
+        known = (columns or {}).values()
+        if not any(column.has_lists or column.dtype.kind in "mM" for column in known):
             return self
-        arrays = dict(self.arrays)
-        for name in names:
-            if isinstance(arrays.get(name), ListSource):
-                continue
-            values, offsets = (arrays.pop(f"{name}/{part}", None) for part in LIST_PARTS)
-            if not isinstance(values, np.ndarray) or not isinstance(offsets, np.ndarray):
-                raise DamagedDataError(
-                    f"{self.path}: has no {' and '.join(LIST_PARTS)} of column {name!r:.80}; write "
-                    "this chunk again"
-                )
-            column = (columns or {})[name]
-            type_name = self.type_names.get(f"{name}/{LIST_PARTS[0]}")
-            where = f"{self.path}: column {name!r:.80}"
-            arrays[name] = source_of_parts(values, offsets, column.kind, type_name, where)
-        return replace(self, arrays=arrays)
+        arrays, type_names = dict(self.arrays), dict(self.type_names)
+        for column in known:
+            stored = f"{column.name}/{LIST_PARTS[0]}" if column.has_lists else column.name
+            array = arrays.get(stored)
+            if column.dtype.kind in "mM" and isinstance(array, np.ndarray):
+                if array.dtype == np.int64:
+                    arrays[stored] = array.view(column.dtype)
+                type_names[stored] = arrays[stored].dtype.name
+            if column.has_lists and not isinstance(arrays.get(column.name), ListSource):
+                type_name = type_names.get(stored)
+                arrays[column.name] = self._lists_in(arrays, column, type_name)
+        return replace(self, arrays=arrays, type_names=type_names)
+
+    def _lists_in(
+        self, arrays: dict[str, Any], column: Column, type_name: str | None
+    ) -> ListSource:
+        """Return the lists of a column, of which some chunks may have an array of equal ones."""
+        where = f"{self.path}: column {column.name!r:.80}"
+        equal = arrays.pop(column.name, None)
+        if isinstance(equal, np.ndarray) and equal.ndim > 1:
+            values = equal.reshape(-1, *equal.shape[2:])
+            offsets = np.arange(len(equal) + 1) * equal.shape[1]
+            name = self.type_names.get(column.name)
+            return source_of_parts(values, offsets, column.kind, name, where)
+        values, offsets = (arrays.pop(f"{column.name}/{part}", None) for part in LIST_PARTS)
+        if not isinstance(values, np.ndarray) or not isinstance(offsets, np.ndarray):
+            raise DamagedDataError(
+                f"{self.path}: has no {' and '.join(LIST_PARTS)} of column {column.name!r:.80}; "
+                "write this chunk again"
+            )
+        return source_of_parts(values, offsets, column.kind, type_name, where)
 
     @property
     def num_samples(self) -> int:

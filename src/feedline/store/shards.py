@@ -60,6 +60,11 @@ class Shards(ABC):
     def open(self, chunk: int, names: Sequence[str]) -> OpenChunk:
         """Open one chunk; columns that are not in `names` need not be decoded."""
 
+    @property
+    def compression(self) -> str | None:
+        """The name of the compression of the chunks; None if they are read as they lie."""
+        return None
+
     def verified(self) -> Shards:
         """Return the same, which compares each file with its checksum when it is first read."""
         raise InvalidValueError(

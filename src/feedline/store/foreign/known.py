@@ -13,7 +13,12 @@ from typing import Any
 from feedline.store.shards import Shards
 
 #: The modules, in the order in which they are asked.
-MODULES: tuple[str, ...] = ("mds", "litdata")
+MODULES = ("megatron", "webdataset", "tfrecord", "mds", "litdata")
+
+
+def is_foreign(path: Path) -> bool:
+    """Whether the data at `path` is of a known format of others."""
+    return any(_module(name).matches(path) for name in MODULES)
 
 
 #: Formats with an index in the folder of each split, such as `train/index.json`.
