@@ -38,7 +38,7 @@ def make_mds(folder: Path) -> None:
 
 
 def make_litdata(folder: Path) -> None:
-    for name in ("data", "tuples", "values", "documents", "table"):
+    for name in ("data", "tuples", "values", "documents", "table", "compressed_table"):
         shutil.copytree(WRITTEN / "litdata" / name, folder / name)
     for path in (WRITTEN / "litdata" / "compressed").iterdir():
         shutil.copytree(path, folder / path.name)

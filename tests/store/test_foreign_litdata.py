@@ -159,7 +159,7 @@ def test_unknown_formats_are_refused_by_name(tmp_path: Path, name: Any) -> None:
         (lambda i: i["config"].update(data_spec="[1, {}]"), DamagedDataError, "structure"),
         (lambda i: i["config"].update(data_spec="[1, 7]"), DamagedDataError, "structure"),
         (lambda i: i.update(config=None), DamagedDataError, "JSON object"),
-        (lambda i: i.update(chunks=[]), DamagedDataError, "0 chunks"),
+        (lambda i: i.update(chunks=[]), DamagedDataError, "0 samples"),
         (lambda i: i["chunks"][0].update(chunk_size=9), DamagedDataError, "should have 9"),
         (lambda i: i["chunks"][0].update(chunk_size=2**50), DamagedDataError, "chunk_size"),
         (lambda i: i["chunks"][0].update(filename="../x"), UnsafeDataError, "without"),
@@ -226,3 +226,75 @@ def test_images_of_an_unknown_mode_are_refused_by_name(tmp_path: Path) -> None:
 def test_numbers_of_another_length_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DamagedDataError, match="has 7 bytes but should have 8"):
         feedline.open(write_chunk(tmp_path, ["int"], [b"1234567"]))[0]
+
+
+@pytest.mark.parametrize("name", ["table", "compressed_table"])
+def test_rows_in_tables_of_arrow_are_read(name: str) -> None:
+    store = feedline.open(HERE / name)
+    for number, sample in enumerate(store):
+        assert sample.pop("numbers").tolist() == list(range(number % 4))
+        assert json.loads(sample.pop("tags")) == ["a", "b"][: number % 3]
+        assert json.loads(sample.pop("chat")) == [{"role": "user", "content": str(number)}]
+        assert sample == {
+            **{"id": number, "raw": b"x" * number, "flag": number % 2 == 0},
+            **{"text": "" if number == 9 else f"ä{number}", "text/is_missing": number == 9},
+            "number": number / 2,
+            **{"nested/a": number, "nested/b/c": str(number)},
+            **{"late": number if number > 15 else 0, "late/is_missing": number <= 15},
+        }
+    assert str(store.columns["number"]) == "float64"
+    assert feedline.open(HERE / name, columns=["id"])[:]["id"].tolist() == list(range(20))
+
+
+@pytest.mark.parametrize("place", [0.1, 0.3, 0.5, 0.7, 0.9, 0.99])
+def test_damaged_tables_are_refused_or_read_within_their_bounds(
+    tmp_path: Path, place: float
+) -> None:
+    folder = copy_of("table", tmp_path)
+    path = folder / "chunk-0-1.bin"
+    sound = path.read_bytes()
+    content = bytearray(sound)
+    content[int(place * len(content))] ^= 255
+    path.write_bytes(content)
+    with suppress(FeedlineError):
+        assert len(feedline.open(folder)[:]["id"]) == 20
+    path.write_bytes(sound[:-100])
+    with pytest.raises(DamagedDataError, match="chunk-0-1"):
+        feedline.open(folder)
+
+
+def test_a_column_of_several_kinds_in_different_chunks_is_refused(tmp_path: Path) -> None:
+    folder = copy_of("table", tmp_path)
+    for path, values in (("chunk-0-0.bin", ["a"] * 8), ("chunk-0-1.bin", [1] * 8)):
+        write_table(folder / path, values)
+    with pytest.raises(InvalidValueError, match="int64 and text in different chunks"):
+        feedline.open(folder)
+
+
+@pytest.mark.parametrize(
+    ("values", "error"),
+    [([2**60 + 1] * 8, "not exact as float64"), ([[b"a"]] * 8, "bytes inside of lists")],
+)
+def test_values_that_no_column_holds_exactly_are_refused(
+    tmp_path: Path, values: list[Any], error: str
+) -> None:
+    folder = copy_of("table", tmp_path)
+    change_index(folder, lambda index: index["chunks"].pop())
+    write_table(folder / "chunk-0-0.bin", [0.5] * 8 if isinstance(values[0], int) else [None] * 8)
+    write_table(folder / "chunk-0-1.bin", values)
+    with pytest.raises(InvalidValueError, match=error):
+        feedline.open(folder)[:]
+
+
+def write_table(path: Path, values: list[Any]) -> None:
+    """Write a chunk with one column, as litdata does."""
+    import pyarrow as pa
+
+    table = pa.table({"x": values})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+    content = sink.getvalue().to_pybytes()
+    end = 4 * (len(values) + 2)
+    head = np.array([len(values)] + [end] * (len(values) + 1), "<u4").tobytes()
+    path.write_bytes(head + content + np.uint32(len(content)).tobytes() + b"LDARW01\0")

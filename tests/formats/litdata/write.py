@@ -52,6 +52,22 @@ def sample(rng: np.random.Generator, number: int) -> dict[str, Any]:
     }
 
 
+def row(number: int) -> dict[str, Any]:
+    """Return a sample that litdata keeps in a table of Arrow."""
+    return {
+        "id": number,
+        "text": None if number == 9 else f"ä{number}",
+        "raw": b"x" * number,
+        "number": number / 2,
+        "flag": number % 2 == 0,
+        "nested": {"a": number, "b": {"c": str(number)}},
+        "numbers": list(range(number % 4)),
+        "tags": ["a", "b"][: number % 3],
+        "chat": [{"role": "user", "content": str(number)}],
+        **({"late": number} if number > 15 else {}),
+    }
+
+
 def write(folder: Path, samples: list[Any], chunk_size: int, **options: Any) -> None:
     """Write samples with litdata."""
     writer = BinaryWriter(str(folder), chunk_size=chunk_size, **options)
@@ -78,8 +94,8 @@ def main() -> None:
     write(out / "values", [torch.arange(number) for number in range(20)], 8)
     documents = [torch.arange(number, dtype=torch.int32) for number in range(3, 20)]
     write(out / "documents", documents, 60, item_loader=TokensLoader())
-    table = [{"id": number, "text": str(number)} for number in range(20)]
-    write(out / "table", table, 8)
+    for name, options in {"table": {}, "compressed_table": {"compression": "zstd"}}.items():
+        write(out / name, [row(number) for number in range(20)], 8, **options)
     # Its own reader of images needs a torchvision that fits torch; files are compared, not pixels.
     dataset = StreamingDataset(str(out / "data"), serializers={"jpeg": BytesSerializer()})
     dump(map(read, dataset), out / "expected.json.gz")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,12 @@ from feedline.store.foreign.fields import Field, Plain, Ragged
 from feedline.store.foreign.headers import Flat, Pictures, Span, Words
 from feedline.store.foreign.indexes import INDEX, Table, begins_with_key, read_index
 from feedline.store.foreign.inflating import inflate
+from feedline.store.foreign.litdata_rows import RowShards, has_table
 from feedline.store.foreign.litdata_zstd import open_frames, open_samples
 from feedline.store.foreign.records import Records, RecordShards, offsets_in
 from feedline.store.mapped import map_file
 from feedline.store.paths import file_in
+from feedline.store.shards import Shards
 from feedline.words import several
 
 _NUMPY = dict(
@@ -50,8 +52,6 @@ _ARRAYS = ("numpy", "tensor", "no_header_numpy", "no_header_tensor")
 _KNOWN = (*_NUMBERS, *_TEXTS, *_BYTES, *_PACKED, *_ARRAYS, "pil")
 _UNSAFE = ("pickle", "graph")
 
-# What a chunk ends with whose samples are in a table of Arrow.
-_ARROW = b"LDARW01\0"
 _MOST_LEVELS = 64
 _LEVELS = ("chunk", "batch", "sample")
 
@@ -61,32 +61,50 @@ def matches(path: Path) -> bool:
     return begins_with_key(path / INDEX, "chunks")
 
 
-def open_shards(path: Path) -> LitdataShards:
+def open_shards(path: Path) -> Shards:
     """Return what is in a folder with an index of chunks."""
-    shards = LitdataShards(path)
+    index = Table(path / INDEX, read_index(path / INDEX))
+    config = index.table_at("config")
+    chunks = [index.inner(chunk, "a chunk") for chunk in index.list_at("chunks")]
+    _check_loader(config)
+    files = [file_in(path, chunk.text_at("filename")) for chunk in chunks]
+    sizes = [chunk.count_at("chunk_size") for chunk in chunks]
+    first = next((file for file, size in zip(files, sizes, strict=True) if size), None)
+    if first is None:
+        raise DamagedDataError(f"{path / INDEX}: lists 0 samples and must list at least 1")
+    shards: Shards
+    if has_table(first):
+        shards = RowShards(path, files, sizes, path / INDEX)
+    else:
+        num_bytes = [chunk.count_at("chunk_bytes") for chunk in chunks]
+        shards = LitdataShards(path, files, sizes, num_bytes, config)
     _ = shards.columns
     return shards
 
 
 class LitdataShards(RecordShards):
-    """The chunks that litdata has written.
+    """The chunks of records that litdata has written.
 
     Args:
         path: The folder.
+        files: The file of each chunk.
+        sizes: The number of samples in each chunk.
+        num_bytes: The bytes of each chunk; before it is compressed, if it is as a whole.
+        config: What the index says about all chunks.
     """
 
-    def __init__(self, path: Path) -> None:
-        index = Table(path / INDEX, read_index(path / INDEX))
-        config = index.table_at("config")
-        listed = [index.inner(chunk, "a chunk") for chunk in index.list_at("chunks")]
-        if not listed:
-            raise DamagedDataError(f"{path / INDEX}: lists 0 chunks and must list at least 1")
-        self._is_tokens = _check_loader(config) == "TokensLoader"
+    def __init__(
+        self,
+        path: Path,
+        files: Sequence[Path],
+        sizes: Sequence[int],
+        num_bytes: Sequence[int],
+        config: Table,
+    ) -> None:
+        self._is_tokens = config.get("item_loader") == "TokensLoader"
         self._level = _level_of(config)
-        files = [file_in(path, chunk.text_at("filename")) for chunk in listed]
-        sizes = [chunk.count_at("chunk_size") for chunk in listed]
-        self._num_bytes = [chunk.count_at("chunk_bytes") for chunk in listed]
-        super().__init__(path, files, sizes, _fields(config, self._is_tokens), path / INDEX)
+        self._num_bytes = tuple(num_bytes)
+        super().__init__(path, files, sizes, _fields(config, self._is_tokens), config.path)
 
     def records(self, chunk: int) -> Records:
         """Return the bytes of a chunk: mapped, or inflated into memory."""
@@ -108,11 +126,6 @@ class LitdataShards(RecordShards):
             offsets = offsets_in(path, data, num_samples)
         if self._level in ("batch", "sample"):
             held = data.nbytes
-        if offsets[0] == offsets[-1] and data[-8:].tobytes() == _ARROW:
-            raise InvalidValueError(
-                f"{path}: its samples are rows of an Arrow table inside of the chunk, which cannot "
-                "be opened; write them again with an array in each sample, or without pyarrow"
-            )
         return Records(path, data, offsets, held + offsets.nbytes)
 
     def spans(self, records: Records) -> list[Span]:
@@ -122,7 +135,8 @@ class LitdataShards(RecordShards):
         return super().spans(records)
 
 
-def _check_loader(config: Table) -> str:
+def _check_loader(config: Table) -> None:
+    """Raise if chunks were written in another way."""
     name = config.optional_text_at("item_loader") or "PyTreeLoader"
     if name not in ("PyTreeLoader", "TokensLoader"):
         hint = "open its parquet files instead" if name == "ParquetLoader" else "write it again"
@@ -134,7 +148,6 @@ def _check_loader(config: Table) -> str:
         raise InvalidValueError(
             f"{config.path}: its chunks are encrypted; write them again without encryption"
         )
-    return name
 
 
 def _level_of(config: Table) -> str | None:
