@@ -30,7 +30,7 @@ TESTS = {
     "mds": ("tests/store/test_foreign_mds.py",),
     "litdata": ("tests/store/test_foreign_litdata.py",),
     "torch": ("tests/torch/test_samplers.py", "tests/torch/test_bucket_sampler.py"),
-    "jax": ("tests/chunks/test_jax_processes.py",),
+    "jax,zarr": ("tests/chunks/test_jax_processes.py",),
     "images": ("tests/feed/test_decoders.py",),
 }
 
