@@ -28,6 +28,7 @@ from feedline.runs.inspection import compare, inspect_path
 from feedline.runs.run_config import RunConfig
 from feedline.store import FolderStore, open_anndata, verify
 
+FORMATS = Path(__file__).parent.parent / "formats"
 Damage = Callable[[Random, Path], None]
 
 
@@ -232,10 +233,18 @@ def _make_tables(folder: Path) -> None:
         {
             "x": np.arange(12),
             "y": pa.FixedSizeListArray.from_arrays(np.arange(36, dtype=np.float32), 3),
+            **{"text": ["a", "é", None] * 4, "view": pa.array(["v" * 20] * 12, pa.string_view())},
+            **{"tokens": [[1], [], [2, 3]] * 4, "pairs": [[[1, 2]], [[3, 4], [5, 6]]] * 6},
+            **{"record": [{"a": n, "b": b"b"} for n in range(12)], "null": [True, None] * 6},
+            "when": pa.array(range(12), pa.timestamp("ms")),
         }
     )
-    for name in ("parquet", "arrow", "feather"):
+    for name in ("parquet", "arrow", "feather", "stream", "words"):
         (folder / name).mkdir(parents=True)
+    with pa.ipc.new_stream(folder / "stream" / "x.arrow", table.schema) as writer:
+        writer.write_table(table, max_chunksize=5)
+    words = pa.table({"word": pa.array(["a", "b", "a", None] * 3).dictionary_encode()})
+    pyarrow.feather.write_feather(words, folder / "words" / "x.feather", compression="uncompressed")
     pyarrow.parquet.write_table(table, folder / "parquet" / "x.parquet", row_group_size=5)
     with pa.ipc.new_file(folder / "arrow" / "x.arrow", table.schema) as writer:
         writer.write_table(table, max_chunksize=5)
@@ -247,6 +256,29 @@ def _use_table(folder: Path, rng: Random) -> None:
     _attempt(lambda: _use_store(feedline.open(path)))
     if path.suffix == ".parquet" and rng.random() < 0.2:
         _attempt(lambda: feedline.pack(path, folder / "out", progress=False))
+
+
+# datasets of Hugging Face
+
+
+def _make_huggingface(folder: Path) -> None:
+    shutil.copytree(FORMATS / "huggingface" / "data", folder / "saved" / "data")
+    shutil.copytree(FORMATS / "huggingface" / "data", folder / "dict" / "data" / "train")
+    (folder / "dict" / "data" / "dataset_dict.json").write_text('{"splits": ["train"]}')
+
+
+def _damage_huggingface(rng: Random, folder: Path) -> None:
+    documents = [*folder.rglob("state.json"), *folder.rglob("dataset_dict.json")]
+    if rng.random() < 0.3:
+        path = rng.choice(documents)
+        path.write_bytes(damage_json(rng, path.read_bytes()))
+    else:
+        damage_tree(rng, folder)
+
+
+def _use_huggingface(folder: Path, rng: Random) -> None:
+    split = rng.choice((None, "train"))
+    _attempt(lambda: _use_store(feedline.open(folder / "data", split=split)))
 
 
 # folders of chunks
@@ -682,6 +714,7 @@ TARGETS = {
     "safetensors": Target(_make_safetensors, _damage_safetensors, _use_file, weight=20),
     "npy": Target(_make_npy, _damage_npy, _use_file, weight=20),
     "tables": Target(_make_tables, _damage_only, _use_table, weight=10),
+    "huggingface": Target(_make_huggingface, _damage_huggingface, _use_huggingface, weight=5),
     "tokens": Target(_make_tokens, _damage_only, _use_tokens, weight=4),
     "folders": Target(_make_folders, _damage_folder, _use_folder, weight=15),
     "zarr": Target(_make_zarr, damage_tree, _use_zarr, weight=5),
