@@ -63,7 +63,7 @@ fuzz: $(DEV) ## Read damaged files of every format, within limits of memory and 
 
 bench: $(BENCH) ## Run the benchmarks and draw the plots (installs their peers into .venv-bench)
 	@failed=; \
-	for name in plan samplers folder store steps cli scale; do \
+	for name in plan indices samplers folder store steps cli scale; do \
 		$(VENV_BENCH)/bin/python benchmarks/$$name.py || failed="$$failed $$name"; \
 	done; \
 	if $(PYTHON) scripts/test_annbatch.py --collect-only --quiet >/dev/null \

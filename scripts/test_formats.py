@@ -45,6 +45,8 @@ def python_of(name: str) -> str:
     wanted = pins.read_text(encoding="utf-8")
     if not stamp.exists() or stamp.read_text(encoding="utf-8") != wanted:
         install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        # Some libraries ask for much that writing a file does not need; the first line says so.
+        install += ["--no-deps"] if "--no-deps" in wanted.partition("\n")[0] else []
         for command in (
             [sys.executable, "-m", "venv", "--clear", str(environment)],
             [*install, "--requirement", str(pins)],

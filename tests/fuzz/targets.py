@@ -17,7 +17,9 @@ from typing import Any
 from zlib import crc32
 
 import numpy as np
+from foreign_targets import FOREIGN
 from mutations import damage_bytes, damage_json, damage_tree, damage_value
+from record_targets import RECORDS
 
 import feedline
 from feedline.plan import Cursor, SamplePlan, Shuffled
@@ -28,7 +30,6 @@ from feedline.runs.inspection import compare, inspect_path
 from feedline.runs.run_config import RunConfig
 from feedline.store import FolderStore, open_anndata, verify
 
-FORMATS = Path(__file__).parent.parent / "formats"
 Damage = Callable[[Random, Path], None]
 
 
@@ -256,29 +257,6 @@ def _use_table(folder: Path, rng: Random) -> None:
     _attempt(lambda: _use_store(feedline.open(path)))
     if path.suffix == ".parquet" and rng.random() < 0.2:
         _attempt(lambda: feedline.pack(path, folder / "out", progress=False))
-
-
-# datasets of Hugging Face
-
-
-def _make_huggingface(folder: Path) -> None:
-    shutil.copytree(FORMATS / "huggingface" / "data", folder / "saved" / "data")
-    shutil.copytree(FORMATS / "huggingface" / "data", folder / "dict" / "data" / "train")
-    (folder / "dict" / "data" / "dataset_dict.json").write_text('{"splits": ["train"]}')
-
-
-def _damage_huggingface(rng: Random, folder: Path) -> None:
-    documents = [*folder.rglob("state.json"), *folder.rglob("dataset_dict.json")]
-    if rng.random() < 0.3:
-        path = rng.choice(documents)
-        path.write_bytes(damage_json(rng, path.read_bytes()))
-    else:
-        damage_tree(rng, folder)
-
-
-def _use_huggingface(folder: Path, rng: Random) -> None:
-    split = rng.choice((None, "train"))
-    _attempt(lambda: _use_store(feedline.open(folder / "data", split=split)))
 
 
 # folders of chunks
@@ -714,7 +692,6 @@ TARGETS = {
     "safetensors": Target(_make_safetensors, _damage_safetensors, _use_file, weight=20),
     "npy": Target(_make_npy, _damage_npy, _use_file, weight=20),
     "tables": Target(_make_tables, _damage_only, _use_table, weight=10),
-    "huggingface": Target(_make_huggingface, _damage_huggingface, _use_huggingface, weight=5),
     "tokens": Target(_make_tokens, _damage_only, _use_tokens, weight=4),
     "folders": Target(_make_folders, _damage_folder, _use_folder, weight=15),
     "zarr": Target(_make_zarr, damage_tree, _use_zarr, weight=5),
@@ -724,3 +701,5 @@ TARGETS = {
     "text": Target(_make_text, _damage_text, _use_text, weight=3),
     "h5ad": Target(_make_h5ad, _damage_only, _use_h5ad, weight=1),
 }
+TARGETS |= {name: Target(*parts) for name, parts in FOREIGN.items()}
+TARGETS |= {name: Target(*parts) for name, parts in RECORDS.items()}

@@ -19,6 +19,7 @@ from feedline.feed.passes import Batching, Pass
 from feedline.feed.peers import Alone, FoundPeers, Peers, as_peers, register_finder
 from feedline.feed.position import Position
 from feedline.feed.reading import Reading, Slab, read_slabs
+from feedline.feed.waits import Wait, WaitCounter
 from feedline.feed.wrapper import LoaderWrapper
 
 __all__ = [
@@ -49,6 +50,8 @@ __all__ = [
     "Reading",
     "Recorder",
     "Slab",
+    "Wait",
+    "WaitCounter",
     "as_loader",
     "as_peers",
     "chunking_of",

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from feedline.errors import InvalidValueError
 from feedline.feed.blocks import BlocksAhead
 from feedline.feed.shown import pass_shown
+from feedline.feed.waits import WaitCounter
 from feedline.plan import Block, Segment
 
 Entry = TypeVar("Entry")
@@ -64,6 +65,8 @@ class Pass:
         self.num_batches = batching.num_batches(segment.num_batches - segment.num_done)
         #: Whether the position was moved since, so that this pass is no longer counted.
         self.is_stale = False
+        #: Where the time that the loop waits is counted; a loader's pass uses the loader's.
+        self.waits = WaitCounter()
         self._num_handed_out = 0
         self._live: Iterator[Any] = iter(())
         self._planned: BlocksAhead | None = None

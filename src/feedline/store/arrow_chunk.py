@@ -143,6 +143,12 @@ def _has_mask(
     return (mask in asked) if asked is not None else is_missing is not None
 
 
+def compression_of(path: Path) -> str | None:
+    """Return the name of the compression of a parquet or Arrow file; None if it has none."""
+    with opened_file(path) as file:
+        return file.compression
+
+
 def _bytes_held(values: NDArray[Any] | ListSource, bytes_: NDArray[np.uint8]) -> int:
     """Return the bytes of ordinary memory that values take, other than the mapped file."""
     if not isinstance(values, ListSource):

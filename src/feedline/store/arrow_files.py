@@ -51,6 +51,10 @@ class ArrowFile(Protocol):
     bytes_: NDArray[np.uint8]
     schema: Any
 
+    @property
+    def compression(self) -> str | None:
+        """The name of its compression; None if values are read as they lie."""
+
     def sizes(self) -> tuple[int, ...]:
         """Return the number of rows in each group."""
 
@@ -87,6 +91,11 @@ class _ParquetFile:
         buffer = arrow.BufferReader(arrow.py_buffer(bytes_))
         self._file = import_arrow("pyarrow.parquet").ParquetFile(buffer)
         self.schema = self._file.schema_arrow
+
+    @property
+    def compression(self) -> str | None:
+        # Parquet encodes values even where it does not compress them.
+        return "parquet"
 
     def sizes(self) -> tuple[int, ...]:
         metadata = self._file.metadata
@@ -132,6 +141,11 @@ class _MessageFile:
 
     def _messages(self) -> Iterator[Any]:
         raise NotImplementedError
+
+    @property
+    def compression(self) -> str | None:
+        first = next(self._messages(), None)
+        return "lz4 or zstd" if first is not None and first.is_compressed else None
 
     def sizes(self) -> tuple[int, ...]:
         return tuple(_check_size(self.path, message.num_rows) for message in self._messages())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -28,16 +27,16 @@ from feedline.errors import (
 from feedline.lazy import lazy
 from feedline.store.arrow_chunk import column_names, group_sizes
 from feedline.store.arrow_columns import check_recorded_lists, columns_of_files
-from feedline.store.checksums import check_file, digest_parts
+from feedline.store.checksums import check_file, digest_parts, digest_texts
 from feedline.store.chunk import OpenChunk, OpenChunks, max_open_files
 from feedline.store.columns import MISSING, Arrays, Column, check_columns, make_out
 from feedline.store.formats import is_grouped, open_chunk
-from feedline.store.gather import RowSource
-from feedline.store.lists import ListSource, empty_arrays
+from feedline.store.lists import empty_arrays
 from feedline.store.manifest import MANIFEST_NAME, Manifest, read_manifest
 from feedline.store.paths import file_in, files_of, stamp_of, will_need
 from feedline.store.plain_files import manifest_of_files
 from feedline.store.protocol import Store, check_rows
+from feedline.store.scattered import Rows
 from feedline.words import path_shown, several
 
 _NUM_DIGEST_THREADS = 8
@@ -223,7 +222,7 @@ class FolderStore(Store):
     @property
     def fingerprint(self) -> str:
         """A short string that changes when the data does; asking reads a little of every file."""
-        return _digest(self.part_digests, size=16)
+        return digest_texts(self.part_digests, size=16)
 
     @lazy
     def part_digests(self) -> list[str]:
@@ -243,8 +242,8 @@ class FolderStore(Store):
             path = self._path_of(number)
             stamps.append(stamp_of(path))
             described = json.dumps(self.manifest.file(number).describe())
-            digests.append(_digest([described, digest_parts(path)]))
-        return (digests[0] if len(self.manifest) <= _MAX_PARTS else _digest(digests)), stamps
+            digests.append(digest_texts([described, digest_parts(path)]))
+        return (digests[0] if len(self.manifest) <= _MAX_PARTS else digest_texts(digests)), stamps
 
     def _path_of(self, number: int) -> Path:
         return file_in(self.folder, self.manifest.file(number).path, may_be_folder=True)
@@ -308,7 +307,7 @@ class FolderStore(Store):
         rows = check_rows(rows, int(self.chunk_sizes[chunk]), str(source.path))
         return source.read(rows, self.columns, make_out(self.columns, len(rows), out))
 
-    def row_sources(self, chunk: int) -> Mapping[str, RowSource | ListSource] | None:
+    def row_sources(self, chunk: int) -> Mapping[str, Rows] | None:
         """Return the columns of a chunk; None if a subclass reads in its own way."""
         if type(self).read is not FolderStore.read:
             return None
@@ -327,10 +326,13 @@ class FolderStore(Store):
         for chunk in np.flatnonzero(self._layout[0] == number).tolist():
             self._open(chunk)
 
+    def files_of_chunk(self, chunk: int) -> list[Path]:
+        """Return the files that a chunk is read from."""
+        return files_of(self._path_of(int(self._layout[0][chunk])))
+
     def prefetch(self, chunk: int) -> None:
         """Ask the kernel to read a chunk's files; this does not wait."""
-        file = self.manifest.file(int(self._layout[0][chunk]))
-        for path in files_of(file_in(self.folder, file.path, may_be_folder=True)):
+        for path in self.files_of_chunk(chunk):
             will_need(path)
 
     def close(self) -> None:
@@ -362,7 +364,11 @@ class FolderStore(Store):
             check_file(path, file)
             self._verified.add(number)
         opened = open_chunk(path, int(self._layout[2][chunk]), self._selected, expected)
-        opened = opened.with_lists(self.manifest.columns)
+        recorded = self.manifest.columns or {}
+        if self._selected is not None and is_grouped(path.name):
+            # Others are not read.
+            recorded = {name: recorded[name] for name in self._selected if name in recorded}
+        opened = opened.with_lists(recorded)
         _check_count(path, opened.num_samples, int(self.chunk_sizes[chunk]))
         return opened
 
@@ -384,13 +390,6 @@ def _check_selection(columns: Any) -> tuple[Any, ...]:
 def _part_with(number: int, num_files: int) -> int:
     """Return the part that a file is in; see `FolderStore._files_in`."""
     return ((number + 1) * _MAX_PARTS - 1) // num_files
-
-
-def _digest(parts: Iterable[str], size: int = 8) -> str:
-    digest = hashlib.blake2b(digest_size=size, person=b"feedline.store.1")
-    for part in parts:
-        digest.update(part.encode() + b"\0")
-    return digest.hexdigest()
 
 
 def _check_count(path: Path, found: int, recorded: int) -> None:

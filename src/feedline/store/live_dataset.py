@@ -24,10 +24,11 @@ from feedline.store.arrow_types import Form, Leaf, is_any, leaves_of, storage_ty
 from feedline.store.chunk import OpenChunk, OpenChunks, max_open_files
 from feedline.store.columns import MISSING, Arrays, Column, make_out
 from feedline.store.extras import import_arrow
-from feedline.store.gather import RowSource, scatter
+from feedline.store.gather import scatter
 from feedline.store.lists import Lists, ListSource
 from feedline.store.matrix import rows_by_part
 from feedline.store.protocol import Store, check_rows
+from feedline.store.scattered import Rows
 
 _PATH = Path("datasets.Dataset")
 # With indices, a sample may lie anywhere; this many are a chunk.
@@ -190,7 +191,7 @@ class DatasetStore(Store):
                     scatter(values, out[name], places)
         return with_lists(columns, out, lists, at)
 
-    def row_sources(self, chunk: int) -> Mapping[str, RowSource | ListSource] | None:
+    def row_sources(self, chunk: int) -> Mapping[str, Rows] | None:
         """Return the columns of a batch; None if indices choose the samples."""
         return self._open_batches.get(chunk).rows if self._indices is None else None
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from feedline.errors import InvalidValueError, MissingDataError
 from feedline.store.anndata_store import open_anndata
 from feedline.store.folder import FolderStore
-from feedline.store.foreign import huggingface
-from feedline.store.foreign.known import shards_at
+from feedline.store.foreign import huggingface, megatron
+from feedline.store.foreign.known import shards_at, splits_of_others
 from feedline.store.formats import FILE_ENDINGS
 from feedline.store.live_dataset import is_live_dataset, open_live
 from feedline.store.manifest import MANIFEST_NAME
@@ -46,8 +46,10 @@ def open(
     Args:
         path: A folder that `feedline pack` has written, or a folder of splits; a `.parquet`,
             `.arrow`, `.feather`, `.safetensors`, `.pt` or `.npy` file; a folder of parquet or Arrow
-            files; a `.bin` file of tokens; or a zarr array, AnnData group or CSR group. For Hugging
-            Face `datasets`: a folder that `save_to_disk` wrote, or a `Dataset`.
+            files; a `.bin` file of tokens; or a zarr array, AnnData group or CSR group. Of data
+            that others wrote: WebDataset's `.tar` files, MosaicML's and litdata's folders,
+            TFRecord files, Megatron's `.bin` and `.idx`; and of Hugging Face `datasets`, a folder
+            that `save_to_disk` wrote, or a `Dataset`.
         split: The split to open in a folder of splits, such as `"train"`.
         columns: The columns to read; by default all.
         verify: Compare each file with its checksum when it is first read.
@@ -89,7 +91,8 @@ def open(
         raise MissingDataError(f"{found}: does not exist; check the path")
     if split is not None or _splits_in(found):
         found = _split_of(found, split)
-    if found.suffix == ".bin" or (found.suffix == ".npy" and window is not None):
+    is_tokens = found.suffix == ".bin" and (window is not None or not megatron.matches(found))
+    if is_tokens or (found.suffix == ".npy" and window is not None):
         return _open_tokens(found, _only(given, ("window", "stride", "dtype"), found, "tokens"))
     if any((found / mark).is_file() for mark in _ZARR_MARKS):
         options = _only(given, ("element", "obs"), found, "a zarr matrix")
@@ -107,7 +110,9 @@ def open(
         return _looked_at(FolderStore.of_files(found, found, files, **options))
     shards = shards_at(found)
     if shards is not None:
-        return ShardStore(shards, **_only(given, ("columns",), found, "data that others wrote"))
+        options = _only(given, ("columns", "verify"), found, "data that others wrote")
+        shards = shards.verified() if options.pop("verify", False) else shards
+        return ShardStore(shards, **options)
     if tables := tables_in(found):
         options = _only(given, ("columns", "lists"), found, "a folder of tables")
         return _looked_at(FolderStore.of_files(found, found, tables, **options))
@@ -134,7 +139,8 @@ def _splits_in(folder: Path) -> list[str]:
         return []
     if splits := huggingface.splits_in(folder):
         return splits
-    return sorted(found.parent.name for found in folder.glob(f"[!.]*/{MANIFEST_NAME}"))
+    ours = [found.parent.name for found in folder.glob(f"[!.]*/{MANIFEST_NAME}")]
+    return sorted(ours) or sorted(splits_of_others(folder))
 
 
 def _split_of(folder: Path, split: str | None) -> Path:
@@ -152,11 +158,17 @@ def _split_of(folder: Path, split: str | None) -> Path:
     return folder / split
 
 
-def _open_tokens(path: Path, options: Mapping[str, Any]) -> TokenStore:
+def _open_tokens(path: Path, options: dict[str, Any]) -> TokenStore:
     if "window" not in options:
         raise InvalidValueError(
             f"{path}: holds tokens, so window is required; pass the number of tokens in a sample, "
             "such as window=2048"
+        )
+    known = megatron.token_type(path) if path.suffix == ".bin" else None
+    if known is not None and options.setdefault("dtype", known) != known:
+        raise InvalidValueError(
+            f"dtype={options['dtype']!r:.80} must be {known!r}, as the index beside {path} says; "
+            "omit it"
         )
     return TokenStore(path, **options)
 

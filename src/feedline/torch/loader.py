@@ -15,6 +15,7 @@ from torch.utils.data import Sampler
 
 from feedline.errors import check_callable, check_flag, check_integer
 from feedline.feed import Pass, Peers, PlannedLoader, RankOptions, Recorder
+from feedline.feed.waits import TimedReads
 from feedline.plan import Order, Plan
 from feedline.torch.batch_source import SampleOptions, StoreOptions, batch_source
 from feedline.torch.device.link import Link
@@ -255,7 +256,12 @@ class DataLoader(PlannedLoader, TorchDataLoader[Item]):  # type: ignore[misc]
             return map(self.collate_fn, made)
         with born_shielded(self), worker_errors(self._iterator):
             batches: Iterator[Any] = TorchDataLoader.__iter__(self)
-        return batches if self._link is None else MovedAhead(batches, self._link, ahead=1)
+        if self.num_workers or not isinstance(self.dataset, FeedDataset):
+            # Those of a store are timed where they are read.
+            batches = TimedReads(batches, self.waits)
+        if self._link is None:
+            return batches
+        return MovedAhead(batches, self._link, ahead=1, waits=self.waits)
 
     @property
     def _device(self) -> torch.device | None:
