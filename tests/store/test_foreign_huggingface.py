@@ -21,6 +21,7 @@ from feedline.errors import (
     StoreError,
     UnsafeDataError,
 )
+from feedline.runs.inspection import inspect_path
 from feedline.store.arrow_chunk import group_sizes, open_group
 from foreign import HERE, data_of
 
@@ -169,6 +170,19 @@ def test_datasets_in_memory_are_stores() -> None:
     """With the library itself; `make test-formats` has it."""
     pytest.importorskip("datasets")
     runpy.run_path(str(HERE / "huggingface" / "live.py"), run_name="__main__")
+
+
+def test_a_dataset_can_be_inspected_and_packed(folder: Path, tmp_path: Path) -> None:
+    facts = inspect_path(folder).facts
+    assert "60" in str(facts)
+    assert "image/bytes" in str(facts)
+    feedline.pack(folder, tmp_path / "packed", progress=False)
+    packed, store = feedline.open(tmp_path / "packed"), feedline.open(folder)
+    assert {n: str(c) for n, c in packed.columns.items()} == {
+        n: str(c) for n, c in store.columns.items()
+    }
+    for name, value in store[33].items():
+        assert np.array_equal(packed[33][name], value)
 
 
 def test_what_is_neither_a_path_nor_a_dataset_is_refused() -> None:
