@@ -294,6 +294,7 @@ KINDS: dict[str, Kind] = {
         _store(DataLoader, "npy-folder", device=DEVICE, window="2 chunks"),
         *(ids_in, (*_THREADS, {"device_budget": 2**15, "memory_budget": 2**14})),
     ),
+    "device, lists": Kind(_store(DataLoader, "lists-folder", device=DEVICE), ids_in, _WORKERS),
     "device, moved": Kind(_moved, _tensor, _WORKERS),
     "device, workers": Kind(_own(device=DEVICE), _tensor, _WORKERS),
     "device, folder": Kind(
