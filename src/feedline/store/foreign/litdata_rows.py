@@ -30,6 +30,7 @@ _MAGIC = b"LDARW01\0"
 _TAIL_BYTES = len(_MAGIC) + 4
 _MOST_LEVELS = 32
 _NUMBERS = ("int64", "float64", "bool")
+_FORMS = (*_NUMBERS, "text", "bytes", "json", "null", "list:int64", "list:float64", "list:null")
 # What a chunk has of a column: its form, whether values are missing, and the bytes of all.
 _About = tuple[str, bool, int]
 
@@ -85,6 +86,8 @@ class RowShards(Shards):
             if form in _NUMBERS:
                 columns[name] = Column(name, form)
             elif kind == "list":
+                # Of lists that are all empty, the type is not known.
+                type_name = "int64" if type_name == "null" else type_name
                 columns[name] = Column(name, type_name, kind="list", mean_bytes=mean)
             else:
                 lists = "bytes" if form == "bytes" else "text"
@@ -95,8 +98,7 @@ class RowShards(Shards):
 
     @lazy
     def _forms(self) -> dict[str, _About]:
-        found = kept_survey("rows of litdata", self.files, self._survey)
-        return {name: (str(form), bool(has), int(size)) for name, (form, has, size) in found}
+        return kept_survey("rows of litdata", self.files, self._survey, _checked)
 
     def _survey(self) -> list[Any]:
         """Return what all chunks have of each column."""
@@ -106,6 +108,11 @@ class RowShards(Shards):
             with _table_of(path) as (table, _):
                 about: dict[str, _About] = {}
                 for name, array in _leaves(path, table):
+                    if name in about:
+                        raise InvalidValueError(
+                            f"{path}: has column {name!r:.80} twice, in a dict and by a key with a "
+                            "slash; write it again with another name"
+                        )
                     form = _form_of(array)
                     if form == "json":
                         _check_json(f"{path}: column {name!r:.80}", array.type)
@@ -140,6 +147,15 @@ class RowShards(Shards):
                     arrays[name + MISSING] = is_missing
         num_bytes_held += sum(array.nbytes for array in arrays.values() if _is_own(array))
         return OpenChunk(path, arrays, num_bytes_held=num_bytes_held)
+
+
+def _checked(found: Any) -> dict[str, _About]:
+    """Return what a survey found, or raise `ValueError` if that is not what surveys find."""
+    forms = {name: (str(form), bool(has), int(size)) for name, (form, has, size) in found}
+    for name, (form, _, _) in forms.items():
+        if not isinstance(name, str) or form not in _FORMS:
+            raise ValueError(f"{form!r} is not a form of a column")
+    return forms
 
 
 def _is_own(array: Any) -> bool:
