@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import pickle
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ import pytest
 
 import feedline
 from feedline.errors import DamagedDataError, FeedlineError
+from feedline.store.foreign import indexed
 from tf_records import example, file_of, floats, integers, strings
 
 _MAGIC = 16
@@ -68,6 +71,28 @@ def test_a_store_stays_with_its_data_when_the_working_directory_changes(
     store = feedline.open("x.tfrecord")
     monkeypatch.chdir(tmp_path)
     assert ids_in(store) == list(range(10))
+
+
+def test_indexes_that_are_built_at_the_same_time_do_not_disturb_each_other(tmp_path: Path) -> None:
+    path = write(tmp_path)
+    with ThreadPoolExecutor(8) as pool:
+        stores = list(pool.map(feedline.open, [path] * 24))
+    assert all(ids_in(store) == list(range(10)) for store in stores)
+    assert len(list((path.parent / ".feedline-index").iterdir())) == 1
+
+
+def test_a_long_build_shows_its_progress(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(indexed, "_BYTES_WORTH_A_BAR", 1)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    path = write(tmp_path)
+    feedline.open(path)
+    told = capsys.readouterr().err
+    assert "indexing" in told
+    assert "100%" in told
+    feedline.open(path)
+    assert "indexing" not in capsys.readouterr().err
 
 
 def test_no_name_of_an_index_looks_like_data(tmp_path: Path) -> None:
@@ -129,6 +154,7 @@ def test_an_index_made_to_mislead_reads_nothing_outside_of_its_shard(tmp_path: P
         {**header, "told": {**told, "num_bytes": "x"}},
         {**header, "told": {**told, "features": 5}},
         {**header, "told": {**told, "features": [["id", "bytes", 1, 1, 1, 1, -(2**70)]]}},
+        {**header, "told": {**told, "features": [[5, "int64", 10, 10, 1, 1, 10]]}},
         {**header, "told": {**told, "is_example": False}},
         {**header, "arrays": [["0/rows", "object", 1]]},
         {**header, "arrays": [["0/rows", "int64", 2**60]]},

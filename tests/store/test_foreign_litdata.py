@@ -64,6 +64,7 @@ def test_compressed_chunks_are_read(level: str) -> None:
     store = feedline.open(HERE / "compressed" / level)
     assert store[:]["id"].tolist() == list(range(20))
     assert store[13]["text"] == "13" * 5
+    assert store.shards.compression == "zstd"  # type: ignore[attr-defined]
     np.testing.assert_array_equal(store[:]["x"], np.repeat(np.arange(20), 40).reshape(20, 40))
 
 
@@ -243,6 +244,8 @@ def test_rows_in_tables_of_arrow_are_read(name: str) -> None:
             **{"late": number if number > 15 else 0, "late/is_missing": number <= 15},
         }
     assert str(store.columns["number"]) == "float64"
+    compression = store.shards.compression  # type: ignore[attr-defined]
+    assert compression == (None if name == "table" else "zstd")
     assert feedline.open(HERE / name, columns=["id"])[:]["id"].tolist() == list(range(20))
 
 

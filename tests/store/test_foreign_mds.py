@@ -77,6 +77,7 @@ def test_compressed_shards_are_read(codec: str) -> None:
     store = feedline.open(HERE / "compressed" / codec, verify=True)
     assert store[:]["id"].tolist() == list(range(20))
     assert store[13]["text"] == "13" * 5
+    assert store.shards.compression == codec  # type: ignore[attr-defined]
     np.testing.assert_array_equal(store[:]["x"], np.repeat(np.arange(20), 40).reshape(20, 40))
 
 

@@ -277,7 +277,8 @@ def test_files_are_known_by_names_or_by_their_first_bytes(tmp_path: Path) -> Non
     (tmp_path / "folder").mkdir()
     for number in range(3):
         (tmp_path / "folder" / f"train-{number}-of-3").write_bytes(content)
-    (tmp_path / "folder" / "dataset_info.json").write_text("{}")
+    for name in ("dataset_info.json", "train.tfrecord.idx", "train.tfrecord.md5"):
+        (tmp_path / "folder" / name).write_text("{}")
     assert len(feedline.open(tmp_path / "folder")) == 3
     (tmp_path / "folder" / "train-1-of-3").unlink()
     with pytest.raises(MissingDataError, match=r"has 2 shards of 3 of 'train'; missing are 1;"):

@@ -52,12 +52,19 @@ class RowShards(Shards):
         files: The file of each chunk.
         sizes: The number of samples in each chunk.
         index: The file that lists the chunks.
+        compression: The name of the compression of tables, if the index has it.
     """
 
     def __init__(
-        self, path: Path, files: Sequence[Path], sizes: Sequence[int], index: Path
+        self,
+        path: Path,
+        files: Sequence[Path],
+        sizes: Sequence[int],
+        index: Path,
+        compression: object = None,
     ) -> None:
         super().__init__(path)
+        self._compression = compression if isinstance(compression, str) else None
         self._files, self._index = tuple(files), index
         self._sizes = np.array(sizes, np.int64)
 
@@ -65,6 +72,11 @@ class RowShards(Shards):
     def chunk_sizes(self) -> NDArray[np.int64]:
         """The number of samples in each chunk."""
         return self._sizes
+
+    @property
+    def compression(self) -> str | None:
+        """The name of the compression of tables; None if they are read as they lie."""
+        return self._compression
 
     @property
     def files(self) -> Sequence[Path]:

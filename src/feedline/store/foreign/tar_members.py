@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,8 +35,7 @@ _REFUSED = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
+class Member(NamedTuple):
     """A plain file in a tar file."""
 
     name: bytes
@@ -93,7 +91,8 @@ def members_of(
                 f"{path}: {shown(name)} needs bytes [{start}, {end}) but there are "
                 f"{len(content)}; the file is truncated or damaged; write it again"
             )
-        _refuse(path, kind, name, given)
+        if kind != b"0" or given:
+            _refuse(path, kind, name, given)
         if is_extension:
             given = given | _extension(path, at, kind, content[start:end])
         else:

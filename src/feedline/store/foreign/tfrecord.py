@@ -36,6 +36,8 @@ from feedline.store.mapped import open_without_waiting
 _RECORD = "record"
 _NAMED = re.compile(r"\.(tfrecords?|tfrec)(?![a-z0-9])", re.IGNORECASE)
 _NUMBERED = re.compile(r"-[0-9]+-of-[0-9]+$")
+# What others keep beside shards, under similar names.
+_BESIDE_SHARDS = (".json", ".txt", ".idx", ".index", ".md5", ".sha256", ".crc")
 # Of a record: its length and its checksum before it, and its own checksum after it.
 _BEFORE, _AFTER = 12, 4
 _MAX_FEATURES = 4096
@@ -60,7 +62,7 @@ def _is_shard_in(path: Path) -> Callable[[str], bool]:
     def is_shard(name: str) -> bool:
         if _NUMBERED.search(name) and not _NAMED.search(name):
             return _starts_with_record(path / name)
-        return bool(_NAMED.search(name)) and not name.lower().endswith((".json", ".idx", ".index"))
+        return bool(_NAMED.search(name)) and not name.lower().endswith(_BESIDE_SHARDS)
 
     return is_shard
 
@@ -68,7 +70,7 @@ def _is_shard_in(path: Path) -> Callable[[str], bool]:
 def _starts_with_record(path: Path) -> bool:
     try:
         with open(path, "rb", opener=open_without_waiting) as file:
-            return _is_length(file.read(_BEFORE))
+            return _is_length(file.read(_BEFORE) or b"")
     except OSError:
         return False
 

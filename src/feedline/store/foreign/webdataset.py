@@ -77,8 +77,7 @@ class WebDatasetShards(IndexedShards):
         """Return where the parts of each sample are."""
         keys: list[bytes] = []
         names: dict[str, int] = {}
-        parts = tuple(array("q") for _ in range(4))
-        rows, columns, starts, lengths = parts
+        rows, columns, starts, lengths = (array("q") for _ in range(4))
         in_sample: set[int] = set()
         num_skipped = 0
         for member in members_of(file, content.memory, on_bytes):
@@ -97,10 +96,10 @@ class WebDatasetShards(IndexedShards):
                     "again with one file of each name"
                 )
             in_sample.add(column)
-            for part, number in zip(
-                parts, (len(keys) - 1, column, member.start, member.num_bytes), strict=True
-            ):
-                part.append(number)
+            rows.append(len(keys) - 1)
+            columns.append(column)
+            starts.append(member.start)
+            lengths.append(member.num_bytes)
         if num_skipped:
             _log.info("%s: %s without a key skipped", file, several(num_skipped, "member"))
         arrays = {"rows": rows, "columns": columns, "starts": starts, "lengths": lengths}
