@@ -16,6 +16,7 @@ import numpy as np
 from feedline.errors import InvalidValueError
 from feedline.plan.chunking import Chunking, Slots
 from feedline.plan.deals import Remaining
+from feedline.plan.draws import Draws
 from feedline.plan.frozen import described, store, store_integers
 from feedline.plan.group_deal import GroupRest
 from feedline.plan.orders import Indices, Order, SeededOrder
@@ -221,6 +222,9 @@ class WindowEpoch:
         slots = self._slots.slots_of(places)
         rows = places - self._slots.starts(slots)
         return self._chunks.starts(self._permutation.forward(slots)) + rows
+
+    def draws(self, positions: Indices) -> Draws:
+        return Draws.once(len(positions))
 
     def _in_runs(self, positions: Indices, breaks: Indices) -> Indices:
         """Return the indices at positions that follow each other between `breaks`."""
