@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from feedline.errors import InvalidValueError
 from feedline.feed.blocks import BlocksAhead
 from feedline.feed.shown import pass_shown
+from feedline.feed.skips import Skips
 from feedline.plan import Block, Segment
 
 Entry = TypeVar("Entry")
@@ -64,6 +65,8 @@ class Pass:
         self.num_batches = batching.num_batches(segment.num_batches - segment.num_done)
         #: Whether the position was moved since, so that this pass is no longer counted.
         self.is_stale = False
+        #: What was skipped in the latest batch; None where no sample can be.
+        self.skips: Skips = None
         self._num_handed_out = 0
         self._live: Iterator[Any] = iter(())
         self._planned: BlocksAhead | None = None
@@ -71,7 +74,7 @@ class Pass:
     def __repr__(self) -> str:
         return f"<Pass: {pass_shown(self)}>"
 
-    def deliver(self, num_batches: int = 1) -> None:
+    def deliver(self, num_batches: int = 1, skips: Skips = None) -> None:
         """Record that the training loop receives its next batch, or several."""
         if self.is_stale:
             raise InvalidValueError(
@@ -80,6 +83,7 @@ class Pass:
                 "the latest iterator, or one loader for each loop"
             )
         self._num_handed_out += num_batches
+        self.skips = skips
 
     def hand_out(self, entries: list[Entry]) -> Iterator[Entry]:
         """Return an iterator that delivers a batch at each step."""
