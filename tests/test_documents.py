@@ -14,6 +14,7 @@ import pytest
 from document_blocks import BlockRunner, blocks_of
 from feedline.errors import InvalidValueError
 from feedline.runs import ConsumptionLog, RunConfig
+from sample_data import jpeg_bytes, photo, write_samples
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -174,6 +175,12 @@ def make_logs(folder: Path) -> None:
             log.event("epoch_end", epoch=0, step=4)
 
 
+def make_photos(folder: Path) -> None:
+    """Write a store with labels and JPEG images of several sizes."""
+    images = [jpeg_bytes(photo(32 + n % 3, 40, n)) for n in range(64)]
+    write_samples(folder / "photos", {"label": np.arange(64) % 10, "image": images})
+
+
 #: What a reader of a document has, before its first block.
 READERS_FILES: dict[str, tuple[Callable[[Path], None], ...]] = {
     "README.md": (make_run, make_logs),
@@ -182,4 +189,5 @@ READERS_FILES: dict[str, tuple[Callable[[Path], None], ...]] = {
     "docs/folders.md": (make_table, make_json_lines),
     "docs/guides/single-cell.md": (make_cells,),
     "docs/report.md": (make_run, make_logs),
+    "docs/transforms.md": (make_photos,),
 }
