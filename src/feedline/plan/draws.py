@@ -7,9 +7,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from feedline.words import one_line
+
 Numbers = NDArray[np.int64]
 
 
+@one_line
 class Draws(NamedTuple):
     """What tells the draws of one sample in one epoch apart.
 
