@@ -32,6 +32,7 @@ BATCHES = (64, 512)
 REPETITIONS = 7
 SECONDS = 2.0
 PRELOAD = 4
+COLUMNS = ("sequences/item", "sequences/user", "targets/item")
 READERS = {
     "windows": (0, 2),
     "lazy folder": (0, 2),
@@ -44,7 +45,8 @@ def batches_of(reader: str, folder: Path, batch_size: int, num_workers: int) -> 
     if reader == "lazy folder":
         config = FolderConfig(batch_size=batch_size, seq_length=NUM_STEPS, preload=PRELOAD)
         return DataLoader(LazyFolderDataset(folder, config), num_workers=num_workers)
-    store: Any = feedline.open(folder)
+    # The columns that the lazy folder delivers, so that all readers copy the same bytes.
+    store: Any = feedline.open(folder, columns=COLUMNS)
     if reader == "torch":
         return peer.DataLoader(store, batch_size, shuffle=True, num_workers=num_workers)
     window = f"{PRELOAD} chunks" if reader == "windows" else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -65,6 +66,9 @@ FAULTS = {
 }
 
 
+BLOCK = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+
+
 def name_of(document: Path) -> str:
     return document.relative_to(ROOT).as_posix()
 
@@ -99,6 +103,15 @@ def test_blocks_of_a_document_run(
 
 def test_the_readme_has_blocks_to_run() -> None:
     assert {block.language for block in blocks_of(ROOT / "README.md")} >= {"python", "sh"}
+
+
+def test_figures_in_the_performance_guide_stand_in_the_results() -> None:
+    text = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+    results = "".join(p.read_text("utf-8") for p in (ROOT / "benchmarks" / "results").glob("*.md"))
+    # Measured figures have two digits after the point.
+    figures = set(re.findall(r"\b\d+\.\d\d\b", BLOCK.sub("", text)))
+    assert len(figures) > 10
+    assert {one for one in figures if not re.search(rf"\b{re.escape(one)}\b", results)} == set()
 
 
 def test_a_sound_document_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -181,6 +181,13 @@ def test_a_folder_is_streamed_in_bounded_memory(tmp_path: Path) -> None:
     assert int(growth) <= 32
 
 
+def test_a_format_of_the_users_own_keeps_every_promise(tmp_path: Path) -> None:
+    output = run_example("own_format.py", tmp_path)
+    assert "86 samples in 4 chunks" in output
+    assert "check_store: every promise is kept" in output
+    assert "4 batches on one rank, the rest on three: 86 lines, each once" in output
+
+
 @pytest.mark.slow
 def test_a_classifier_of_cells_goes_on_with_other_ranks(tmp_path: Path) -> None:
     output = run_example("single_cell.py", tmp_path, is_forked=False)

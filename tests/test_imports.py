@@ -17,7 +17,7 @@ PACKAGE = "feedline"
 SOURCE = Path(__file__).resolve().parent.parent / "src" / PACKAGE
 
 # {errors, lazy, words} ← plain_file ← {plan, store} ← {feed, packing} ← {steps, chunks} ← runs
-# ← {torch, jax, report} ← {trainers, compat} ← cli
+# ← {torch, jax, report} ← {trainers, compat, testing} ← cli
 LAYERS = (
     ("errors", "lazy", "words"),
     ("plain_file",),
@@ -26,7 +26,7 @@ LAYERS = (
     ("steps", "chunks"),
     ("runs",),
     ("torch", "jax", "report"),
-    ("trainers", "compat"),
+    ("trainers", "compat", "testing"),
     ("cli",),
     ("__main__",),
 )
@@ -45,7 +45,7 @@ FRAMEWORKS = (
 )
 FRAMEWORK_FREE = {
     *(ROOT, "errors", "lazy", "plain_file", "words", "plan", "store", "packing", "feed"),
-    *("steps", "chunks", "runs"),
+    *("steps", "chunks", "runs", "testing"),
 }
 
 # What a room may import inside functions, once it is needed: each is an extra.

@@ -129,6 +129,6 @@ def test_questions_about_a_run_import_no_framework(tmp_path: Path) -> None:
     lines = [
         *("plan run.yaml --resize 4,3,5", "where run.yaml --step 0", "quality run.yaml"),
         *("inspect cursor.json --against run.yaml", "inspect packed", "inspect a.log"),
-        *("audit a.log", "verify packed"),
+        *("audit a.log", "verify packed", "bench-data packed --seconds 0.01"),
     ]
     assert not FRAMEWORKS & modules_after(lines, tmp_path)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from cli_runs import check_refused, invoke, run, run_json
+from feedline.feed import Wait
 from feedline.runs import ConsumptionLog
 
 
@@ -45,6 +46,18 @@ def test_a_log_is_described(tmp_path: Path) -> None:
     assert names == ["resume", "epoch_end", "checkpoint", "stop"]
     assert found["events"][2]["step"] == 9
     assert found["events"][2]["file"] == "a.pt"
+
+
+def test_the_parts_of_waiting_are_shown_where_a_log_has_them(tmp_path: Path) -> None:
+    with ConsumptionLog(tmp_path / "a.log", rank=0, world_size=1) as log:
+        log.record(epoch=0, step=0, batch=0, ids=[0], wait=Wait(4.0, reading=2.5, copying=1.0))
+        # A run of an older release may have begun it.
+        log.record(epoch=0, step=1, batch=1, ids=[1], wait=8.0)
+        log.record(epoch=0, step=2, batch=2, ids=[2], wait=Wait(1.0, reading=0.5))
+    found = run_json("inspect", tmp_path / "a.log")["wait"]
+    parts = {"reading_seconds": 3.0, "copying_seconds": 1.0, "handing_over_seconds": 1.0}
+    whole = {"total_seconds": 13.0, "mean_seconds": pytest.approx(13 / 3), "longest_seconds": 8.0}
+    assert found == {**whole, **parts}
 
 
 def test_people_get_tables_of_epochs_and_events(tmp_path: Path) -> None:

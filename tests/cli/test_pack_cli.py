@@ -102,8 +102,8 @@ def test_missing_checksums_are_told(tmp_path: Path) -> None:
         (["good.csv", "out", "--split", "1.5"], "--split=1.5"),
         (["good.csv", "out", "--column", "../x=x"], "../x"),
         (["good.csv", "out", "--column", "x", "--column", "x"], "twice"),
-        (["bad.csv", "out"], "'s' is of type string"),
-        (["bad.csv", "out"], "exclude it with --column"),
+        (["bad.jsonl", "out"], "'s' is of type string"),
+        (["bad.jsonl", "out"], "exclude it with --column"),
         (["good.csv", "there"], "--overwrite"),
     ],
 )
@@ -111,7 +111,7 @@ def test_failures_are_one_line_and_leave_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], text: str
 ) -> None:
     (tmp_path / "good.csv").write_text("x\n1\n2\n")
-    (tmp_path / "bad.csv").write_text("x,s\n1,a\n")
+    (tmp_path / "bad.jsonl").write_text('{"x": 1, "s": ["a"]}\n')
     pack({"x": np.arange(3)}, tmp_path / "there")
     before = sorted(tmp_path.iterdir())
     monkeypatch.chdir(tmp_path)

@@ -181,7 +181,7 @@ def test_leftovers_of_a_complete_run_do_not_hinder_another(tmp_path: Path) -> No
     pack(source, folder, **options)
     first = read_tree(folder)
     done = folder.with_name("out.partial.done")
-    header = {"format": "feedline.pack", "version": 2, "parameters": {"seed": 5}}
+    header = {"format": "feedline.pack", "version": 3, "parameters": {"seed": 5}}
     sealed = {"sealed": {"inode": folder.stat().st_ino}}
     for overwrite in (False, True):
         done.write_text(json.dumps(header) + "\n" + json.dumps(sealed) + "\n")
@@ -457,7 +457,7 @@ def test_a_run_begun_by_another_release_is_refused_and_can_be_started_over(tmp_p
     (folder / "spills" / "0-1-0.rows").write_bytes(bytes(32))
     before = read_tree(folder)
     source = {"item": np.arange(9)}
-    with pytest.raises(PackError, match=r"another release.*version 1, not 2.*resume=False"):
+    with pytest.raises(PackError, match=r"another release.*version 1, not 3.*resume=False"):
         pack(source, tmp_path / "out", shuffle=True)
     assert {name: data for name, data in read_tree(folder).items() if name != "lock"} == before
     pack(source, tmp_path / "out", shuffle=True, resume=False)

@@ -110,6 +110,21 @@ def test_a_text_that_does_not_fit_is_found(browser: Browser, tmp_path: Path) -> 
         assert "outside:" in found
 
 
+def test_each_line_of_a_text_is_a_paragraph_and_a_bar_shows_only_its_own_series(
+    browser: Browser, made: dict[str, tuple[Report, Path]]
+) -> None:
+    report, path = made["data on a device"]
+    bars = next(chart for chart in charts_of(report) if chart["kind"] == "bars")
+    with opened(browser, path) as page:
+        told = page.run("[...document.querySelectorAll('#advice > p')].map((p) => p.textContent)")
+        assert told == report.panels[0].text.split("\n")
+        assert len(told) > 1
+        shown = page.run("[...document.querySelectorAll('.bars .names b')].map((b) => b.innerText)")
+        values = zip(*(one["values"] for one in bars["series"]), strict=True)
+        assert shown == [f"{next(v for v in row if v is not None):g}" for row in values]
+        check_quiet(page, path)
+
+
 def test_a_hover_shows_the_numbers_of_a_cell(
     browser: Browser, made: dict[str, tuple[Report, Path]]
 ) -> None:
@@ -146,6 +161,22 @@ def test_a_line_is_read_by_pointer_and_by_keys(
         svg.focus()
         page.page.keyboard.press("ArrowLeft")
         assert "step 159" in page.page.locator("#tip").inner_text()
+
+
+def test_areas_stand_on_each_other(browser: Browser, made: dict[str, tuple[Report, Path]]) -> None:
+    _, path = made["logs"]
+    with opened(browser, path) as page:
+        areas = page.page.query_selector_all("#waits svg path:not([stroke-width])")
+        boxes = [area.bounding_box() for area in areas]
+        assert len(areas) == 4
+        drawn = [box for box in boxes if box is not None and box["height"]]
+        # At its highest step, which is of the second run, nothing is unknown.
+        reading, copying, handing_over, unknown = drawn
+        assert handing_over["y"] < copying["y"] <= reading["y"]
+        bottom = reading["y"] + reading["height"]
+        assert unknown["y"] + unknown["height"] <= bottom + 1
+        keys = page.page.locator("#waits figure .legend").nth(1).inner_text()
+        assert "copying them to the device" in keys
 
 
 def test_a_map_is_read_by_keys(browser: Browser, made: dict[str, tuple[Report, Path]]) -> None:

@@ -12,6 +12,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from feedline.feed import Wait
+from feedline.feed.waits import PARTS
 from feedline.report import Report, report_logs
 from feedline.runs import ConsumptionLog
 
@@ -57,6 +59,10 @@ def trainings(draw: st.DrawFn) -> list[Batch]:
                 marks = draw(st.lists(st.booleans(), min_size=len(ids), max_size=len(ids)))
                 step, epoch = number // num_together, number // num_in_epoch
                 wait = draw(st.sampled_from([0.0, 0.5, 2.0]))
+                if draw(st.booleans()):
+                    wait = Wait(
+                        wait, reading=wait / 2, copying=draw(st.sampled_from([0, wait / 4]))
+                    )
                 found.append(Batch(run, rank, epoch, step, ids, marks, wait, step < limit))
     return found
 
@@ -152,6 +158,40 @@ def check_waits(training: list[Batch], report: Report) -> None:
     assert list(rows) == [pytest.approx(row, rel=1e-5) for row in expected]
 
 
+def check_parts(training: list[Batch], report: Report) -> None:
+    counted = [batch for batch in training if batch.counts]
+    known = [batch for batch in counted if isinstance(batch.wait, Wait)]
+    chart = charts_of(report).get("What a batch is waited for")
+    if not known:
+        assert chart is None
+        return
+    assert chart is not None
+    names = [*PARTS, "unknown"][: 3 + (len(known) < len(counted))]
+    assert [one["name"].split()[0].strip(",") for one in chart["series"]] == [
+        name.split("_")[0] for name in names
+    ]
+    for at, step in enumerate(chart["x"]):
+        own = [batch.wait for batch in counted if batch.step == step]
+        sums = [part_of(name, own) / len(own) for name in names]
+        found = [one["values"][at] for one in chart["series"]]
+        assert found == pytest.approx(sums, rel=1e-5)
+        assert sum(found) == pytest.approx(sum(own) / len(own), rel=1e-4), "parts make the whole"
+    assert {one["style"] for one in chart["series"]} == {"area"}
+    total = sum(batch.wait for batch in counted) or 1.0
+    shares = [part_of(name, [batch.wait for batch in counted]) / total for name in names]
+    text = next(panel.text for panel in report.panels if panel.name == "waits")
+    listed = [
+        f"{share:.0%} {name.replace('_', ' ')}" for share, name in zip(shares, names, strict=True)
+    ]
+    assert text.endswith(f": {', '.join(listed)}.")
+
+
+def part_of(name: str, waits: list[float]) -> float:
+    if name == "unknown":
+        return float(sum(wait for wait in waits if not isinstance(wait, Wait)))
+    return float(sum(getattr(wait, name) for wait in waits if isinstance(wait, Wait)))
+
+
 def check_facts(training: list[Batch], report: Report) -> None:
     facts = {fact.label: fact.value for fact in report.facts}
     assert facts["samples that count"] == sum(len(b.real) for b in training if b.counts)
@@ -168,4 +208,5 @@ def test_everything_is_as_counted_from_the_batches(training: list[Batch]) -> Non
     check_cells(training, report)
     check_mixture(training, report)
     check_waits(training, report)
+    check_parts(training, report)
     check_facts(training, report)

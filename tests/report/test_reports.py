@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from cli_runs import CONFIGS
 from examples import few_examples
 from feedline.errors import InvalidValueError, StoreError
+from feedline.feed import Wait
 from feedline.report import render, report_config, report_logs, write_report
 from feedline.runs import RunConfig, audit_logs, dry_run, read_log, report_plan
 from feedline.runs.audit import find_logs
@@ -27,6 +28,7 @@ from report_data import (
     layer_of,
     of_config,
     panel_of,
+    write_log,
     write_logs,
     write_padded_logs,
 )
@@ -199,6 +201,46 @@ def test_waits_are_those_in_the_logs(tmp_path: Path) -> None:
     longest = dict(zip(chart["x"], chart["series"][0]["values"], strict=True))
     assert longest[0] == longest[40] == longest[60] == 0.2
     assert longest[41] == 0.003
+
+
+def test_each_run_shows_what_it_waited_for(tmp_path: Path) -> None:
+    report = report_logs([write_logs(tmp_path)])
+    chart = chart_of(report, "waits", "What each run")
+    assert chart["names"] == ["run 1", "run 2", "run 3"]
+    names = [one["name"].split()[0] for one in chart["series"]]
+    assert names == ["reading", "copying", "handing", "unknown,"]
+    reading, copying, handing_over, unknown = (one["values"] for one in chart["series"])
+    # The first run is of a release that did not know the parts.
+    assert (reading[0], copying[0], handing_over[0]) == (0, 0, 0)
+    assert unknown[0] > 0 == unknown[1] == unknown[2]
+    whole = 0.2 + 99 * 0.001
+    assert reading[2] == pytest.approx(0.6 * whole, rel=1e-5)
+    assert reading[2] + copying[2] + handing_over[2] == pytest.approx(whole, rel=1e-5)
+
+
+def test_logs_of_older_releases_show_how_long_ranks_waited_and_no_parts(tmp_path: Path) -> None:
+    report = report_logs([write_padded_logs(tmp_path)])
+    panel = panel_of(report, "waits")
+    assert [chart["title"] for chart in panel["charts"]] == ["Wait for a batch"]
+    assert panel["text"].endswith("10 ms for each of 8 batches on average.")
+
+
+@pytest.mark.parametrize(
+    "wait",
+    [
+        Wait(1.0, reading=float("nan")),
+        Wait(1.0, reading=1e308, copying=1e308),
+        Wait(1.0, reading=-5.0, copying=6.0),
+        Wait(1.0, copying=2.0),
+    ],
+)
+def test_parts_that_do_not_make_the_whole_are_unknown(tmp_path: Path, wait: Wait) -> None:
+    batches = [(0, step, [step]) for step in range(4)]
+    waits = [wait, Wait(1.0, reading=0.5)]
+    report = report_logs([write_log(tmp_path / "a.log", batches, waits=waits, num_samples=4)])
+    assert panel_of(report, "waits")["text"].endswith(
+        ": 25% reading, 0% copying, 25% handing over, 50% unknown."
+    )
 
 
 def test_a_loss_is_told(tmp_path: Path) -> None:

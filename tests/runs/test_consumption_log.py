@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import struct
 import subprocess
 import sys
 import zlib
@@ -16,10 +17,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feedline.errors import DamagedDataError, InvalidValueError, MissingDataError, StoreError
+from feedline.feed import Wait
 from feedline.runs import ConsumptionLog, LoggedBatch, LoggedEvent, iter_log, read_log
-from feedline.runs.log_records import framed, header_line
+from feedline.runs.log_records import decode, encode_batch, framed, header_line
 
 IDS = st.lists(st.integers(-(2**63), 2**63 - 1), max_size=20)
+PARTS = st.floats(0, 1e6)
+WAITS = st.builds(Wait, PARTS, reading=PARTS, copying=PARTS)
 INFO = {"sources": {"web": 7, "bücher": 3}, "tail": "drop"}
 
 
@@ -33,7 +37,7 @@ def batches(draw: st.DrawFn) -> dict[str, Any]:
         "batch": draw(st.integers(0, 2**40)),
         "ids": ids,
         "is_real": None if marks is None else np.array(marks, dtype=bool),
-        "wait": draw(st.floats(0, 1e6)),
+        "wait": draw(st.floats(0, 1e6) | WAITS),
     }
 
 
@@ -54,14 +58,14 @@ def as_plain(entry: LoggedBatch | LoggedEvent) -> Any:
     if isinstance(entry, LoggedEvent):
         return entry.name, entry.fields["step"]
     marks = None if entry.is_real is None else entry.is_real.tolist()
-    return (*entry[:3], entry.ids.tolist(), marks, entry.wait)
+    return (*entry[:3], entry.ids.tolist(), marks, repr(entry.wait))
 
 
 def expected(record: dict[str, Any]) -> Any:
     marks = record["is_real"]
     kept = None if marks is None or marks.all() else marks.tolist()
     place = (record["epoch"], record["step"], record["batch"])
-    return (*place, record["ids"], kept, record["wait"])
+    return (*place, record["ids"], kept, repr(record["wait"]))
 
 
 def is_read(path: Path) -> bool:
@@ -163,6 +167,23 @@ def test_another_run_does_not_go_on_with_a_log(path: Path) -> None:
             ConsumptionLog(path, **options)
 
 
+def test_records_of_older_logs_are_read_and_have_a_wait_without_parts() -> None:
+    # Written out, and not encoded: what files on disk have does not change.
+    head = struct.pack("<BBxxIqqqd", 1, 1, 3, 5, 6, 7, 1.5)
+    older = head + struct.pack("<qqq", 10, 11, 12) + bytes([0b10100000])
+    found = decode(older, Path("a.log"), len(older))
+    assert isinstance(found, LoggedBatch)
+    assert (*found[:3], found.ids.tolist()) == (5, 6, 7, [10, 11, 12])
+    assert found.is_real is not None
+    assert found.is_real.tolist() == [True, False, True]
+    assert (type(found.wait), found.wait) == (float, 1.5)
+    marks = np.array([True, False, True])
+    assert encode_batch(5, 6, 7, [10, 11, 12], marks, 1.5) == older
+    newer = encode_batch(5, 6, 7, [10, 11, 12], marks, Wait(1.5, reading=1.0, copying=0.25))
+    assert newer[4 : len(older)] == older[4:]
+    assert newer[len(older) :] == struct.pack("<dd", 1.0, 0.25)
+
+
 def test_entries_can_be_read_from_any_of_them_on(tmp_path: Path) -> None:
     with ConsumptionLog(tmp_path / "a", rank=0, world_size=1) as log:
         for step in range(5):
@@ -184,6 +205,7 @@ def test_entries_can_be_read_from_any_of_them_on(tmp_path: Path) -> None:
         ({"step": 2**63}, "64 bits"),
         ({"step": 0.5}, "step=0.5"),
         ({"wait": "long"}, "wait='long'"),
+        ({"wait": Wait(1.0, reading="long")}, "reading='long'"),
     ],
 )
 def test_bad_records_are_refused_and_leave_the_log_as_it_was(

@@ -11,9 +11,13 @@ import pytest
 import torch
 import torch.utils.data
 
-from clock_loaders import Sized, bucket_loader, chunk_loader, feed, torch_loader
+from clock_loaders import MemoryStore, Sized, bucket_loader, chunk_loader, feed, torch_loader
 from clock_runs import scheduler_for
+from fake_clock import FakeClock
+from feedline.feed import DataLoader, Wait
 from feedline.steps import Alone, StepScheduler
+from feedline.steps.meters import WaitMeter
+from feedline.steps.progress import RunProgress
 from loader_data import Ids
 from refusals import refusal
 
@@ -68,6 +72,81 @@ def test_waiting_for_data_is_measured_apart_from_the_step(monkeypatch: pytest.Mo
     assert scheduler.waiting.latest == (4.0, 4.0)
     assert scheduler.waiting.share == 8 / 24
     assert scheduler.waiting.seconds_per_step == 12.0
+
+
+def test_waiting_is_split_into_reading_and_handing_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = FakeClock(monkeypatch)
+
+    class Slow(MemoryStore):
+        def read(self, chunk: int, rows: Any, out: Any = None) -> Any:
+            clock.spend(8.0)
+            return super().read(chunk, rows, out)
+
+    def transform(batch: Any) -> Any:
+        clock.spend(0.5)
+        return batch
+
+    store: Any = Slow(24)
+    loader = DataLoader(store, 4, transform=transform, num_threads=0)
+    scheduler = scheduler_for(loader, grad_acc=2, num_epochs=1)
+    for _ in scheduler:
+        clock.spend(3.0)
+    waited, worked = scheduler.waiting.latest or (Wait(0.0), 0.0)
+    assert (worked, waited.handing_over, waited.copying) == (3.0, 1.0, 0.0)
+    shares, total = scheduler.waiting.shares, clock.now
+    assert shares["handing_over"] == 3.0 / total
+    assert shares["reading"] == loader.waits.reading / total > 0
+    assert sum(shares.values()) == pytest.approx(scheduler.waiting.share)
+    assert scheduler.waiting.share == pytest.approx((total - 9.0) / total)
+
+
+def test_all_waiting_for_a_loader_of_another_library_is_reading(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = FakeClock(monkeypatch)
+
+    class Slow(Sized):
+        def __iter__(self) -> Any:
+            for batch in super().__iter__():
+                clock.spend(2.0)
+                yield batch
+
+    scheduler = scheduler_for(Slow(8), grad_acc=2, num_epochs=1)
+    for _ in scheduler:
+        clock.spend(4.0)
+    assert scheduler.waiting.shares == {"reading": 0.5, "copying": 0.0, "handing_over": 0.0}
+    assert scheduler.waiting.latest == (4.0, 4.0)
+
+
+def test_what_a_device_waited_and_was_known_late_makes_no_share_above_one() -> None:
+    meter = WaitMeter(window=2)
+    # In a step of a second, it becomes known that the device has waited for three.
+    meter.add(waited=Wait(3.0, copying=3.0), worked=1.0 - 3.0)
+    assert (meter.share, meter.latest, meter.seconds_per_step) == (1.0, (3.0, 0.0), 1.0)
+    meter.add(waited=Wait(0.0), worked=5.0)
+    assert meter.share == meter.shares["copying"] == 0.5
+
+
+def test_the_progress_bar_says_what_is_waited_for_most() -> None:
+    notes: list[str] = []
+
+    class Bar:
+        def update(self, task: Any, *, completed: int, note: str) -> None:
+            notes.append(note)
+
+        def add_task(self, name: str, **_: Any) -> int:
+            return 1
+
+        def start(self) -> None:
+            pass
+
+    scheduler = scheduler_for(Sized(2), num_epochs=1)
+    progress = RunProgress(Bar())
+    scheduler.waiting.add(waited=Wait(0.001, reading=0.001), worked=0.999)
+    progress.update(scheduler)
+    scheduler.waiting.add(waited=Wait(1.0, reading=0.25, copying=0.5), worked=0.0)
+    progress.update(scheduler)
+    assert [note.split("  ")[-1] for note in notes] == ["waiting 0%", "waiting 50%, mostly copying"]
 
 
 @pytest.mark.parametrize("shuffle", [True, False])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from itertools import islice
 from typing import Any
 
 import hypothesis.strategies as st
@@ -13,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 import feedline
 from feedline.store import Store
 from feedline.torch import DataLoader
-from foreign import NAMES, data_of, expected_of
+from foreign import ID_COLUMNS, NAMES, data_of, expected_of, numbers_in
 
 
 @pytest.fixture(scope="module", params=NAMES)
@@ -36,9 +37,9 @@ def check_equal(found: Any, expected: Any) -> None:
             assert type(found) is type(expected)
 
 
-def numbers_of(store: Store) -> list[int]:
-    """Return the column that numbers the samples of every fixture."""
-    return [int(sample["id"]) for sample in store]
+def numbers_of(name: str, store: Store) -> list[int]:
+    """Return what numbers the samples of a fixture, in the order of the store."""
+    return numbers_in(name, store[:])
 
 
 def test_samples_are_those_of_the_librarys_own_reader(name: str) -> None:
@@ -51,14 +52,15 @@ def test_samples_are_those_of_the_librarys_own_reader(name: str) -> None:
             else:
                 check_equal(sample[column], value)
     assert set(store.columns) >= set(expected[0])
-    middle = store[len(store) // 2]
-    check_equal(middle["id"], store[[len(store) // 2]]["id"][0])
+    middle, column = len(store) // 2, ID_COLUMNS.get(name, "id")
+    check_equal(store[middle][column], expected[middle][column])
 
 
 def test_every_fixture_is_in_several_chunks_and_has_values_of_several_kinds(name: str) -> None:
     store = opened(name)
-    assert len(store.chunk_sizes) >= 3
-    assert numbers_of(store) == sorted(numbers_of(store))
+    # Megatron's files have no parts; ours are larger than a fixture.
+    assert len(store.chunk_sizes) >= (1 if name == "megatron" else 3)
+    assert numbers_of(name, store) == sorted(numbers_of(name, store))
     assert any(column.has_lists for column in store.columns.values())
 
 
@@ -66,15 +68,15 @@ def test_a_copy_in_another_process_is_the_same(name: str) -> None:
     store = opened(name)
     copy = pickle.loads(pickle.dumps(store))
     assert copy.fingerprint == store.fingerprint
-    assert numbers_of(copy) == numbers_of(store)
+    assert numbers_of(name, copy) == numbers_of(name, store)
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_a_loader_delivers_every_sample_once(name: str, num_workers: int) -> None:
-    store = opened(name).select(["id"]) if num_workers else opened(name)  # type: ignore[attr-defined]
+    store = opened(name)
     loader = DataLoader(store, batch_size=7, shuffle=True, num_workers=num_workers)
-    seen = [int(number) for batch in loader for number in batch["id"]]
-    assert sorted(seen) == numbers_of(opened(name))
+    seen = [number for batch in loader for number in numbers_in(name, batch)]
+    assert sorted(seen) == numbers_of(name, store)
 
 
 @settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -96,6 +98,7 @@ def test_resizes_and_resumes_lose_and_repeat_nothing(name: str, data: st.DataObj
                 num_replicas=world_size,
                 rank=rank,
                 num_threads=rank % 2,
+                with_mask=True,
             )
             for rank in range(world_size)
         ]
@@ -105,7 +108,8 @@ def test_resizes_and_resumes_lose_and_repeat_nothing(name: str, data: st.DataObj
         left = loaders[0].num_batches_left()
         count = left if is_last else data.draw(st.integers(0, max(0, left - 1)))
         for loader in loaders:
-            for batch, _ in zip(loader, range(count), strict=False):
-                seen += [int(number) for number in batch["id"]]
+            for batch, is_real in islice(loader, count):
+                numbers = np.array(numbers_in(name, batch))
+                seen += numbers[slice(None) if is_real is None else is_real].tolist()
         state = loaders[0].state_dict()
-    assert sorted(seen) == numbers_of(store)
+    assert sorted(seen) == numbers_of(name, store)

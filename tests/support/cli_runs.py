@@ -51,9 +51,11 @@ def write_config(path: Path, config: dict[str, Any]) -> Path:
 
 #: What commands import, beside what every process of the fork server has.
 COMMANDS = [
-    f"feedline.cli.{name}" for name in ["audit", "inspect", "plan", "quality", "report", "where"]
+    f"feedline.cli.{name}"
+    for name in ["audit", "bench_data", "inspect", "plan", "quality", "report", "where"]
 ]
 COMMANDS += ["yaml", "rich.console", "rich.table", "feedline.report", "feedline.chunks"]
+COMMANDS += ["feedline.runs.bench.advice", "feedline.runs.bench.measuring"]
 PACK = ["feedline.cli.pack", "feedline.cli.verify", "rich.progress", "pyarrow.parquet"]
 PACK += ["pyarrow.csv", "h5py", "zarr", "scipy.sparse"]
 

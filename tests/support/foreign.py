@@ -19,16 +19,23 @@ from expected import load  # noqa: E402
 
 #: The folder that data is read from: the one that is checked in, or one that was written anew.
 WRITTEN = Path(os.environ.get("FEEDLINE_FORMATS", HERE))
+#: The column that numbers the samples, by format; a list begins with the number.
+ID_COLUMNS = {"megatron": "tokens"}
 #: The formats.
 NAMES = sorted(path.parent.name for path in HERE.glob("*/write.py"))
 
 
 def data_of(name: str) -> Path:
     """Return what is to be opened."""
-    (found,) = (WRITTEN / name).glob("data*")
-    return found
+    return min((WRITTEN / name).glob("data*"))
 
 
 def expected_of(name: str) -> list[dict[str, Any]]:
     """Return the samples, as the library's own reader gave them."""
     return load(WRITTEN / name / "expected.json.gz")
+
+
+def numbers_in(name: str, batch: Any) -> list[int]:
+    """Return the numbers of the samples in a batch, or in a sample alone."""
+    values = batch[ID_COLUMNS.get(name, "id")]
+    return [int(value[0] if getattr(value, "ndim", 0) else value) for value in values]

@@ -225,6 +225,7 @@ def make_feeds(data: store.Store) -> list[Any]:
             feed.read_slabs(data, chunking, feed.Pass(segment, 0, feed.Batching()), feed.Reading())
         ),
         *(feed.Alone(), feed.FoundPeers(), feed.FoundPeers(4, 1), feed.Batching(4)),
+        *(feed.Wait(2.0, reading=0.1 + 0.2, copying=1 / 3), feed.WaitCounter()),
         *(feed.Guard(), feed.Reading(), OwnLoader(None), OwnLoader(resumed.position)),
     ]
 

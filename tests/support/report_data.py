@@ -8,9 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from bench_figures import figures_of
+from feedline.feed import Wait
 from feedline.plan import SamplePlan, Shuffled
 from feedline.report import Report, report_config, report_logs
+from feedline.report.bench_report import report_bench
 from feedline.runs import ConsumptionLog, RunConfig
+from feedline.runs.bench.advice import advise
 
 MIXTURE: dict[str, Any] = {
     "ranks": 4,
@@ -98,6 +102,9 @@ def write_logs(folder: Path, *, names: tuple[str, str] = ("web", "books"), drop:
                 for step, batch in enumerate(segment.block(rank, 0, done), first):
                     left_out = drop if (number, rank, step) == (1, 0, 0) else 0
                     wait = 0.2 if step == first else 0.001 * (rank + 1)
+                    if number > 1:
+                        # The first run is of a release that did not know the parts.
+                        wait = Wait(wait, reading=0.6 * wait, copying=0.03 * wait * (step % 10))
                     ids = batch.indices[left_out:]
                     log.record(epoch=0, step=step, batch=batch.number, ids=ids, wait=wait)
                     if step % 10 == 9:
@@ -167,6 +174,12 @@ def write_logs_with_long_names(folder: Path) -> Path:
     return folder
 
 
+def of_figures(**rates: Any) -> Report:
+    """Return the report of figures that a machine might have."""
+    found = figures_of(**rates)
+    return report_bench(found, advise(found), title="packed")
+
+
 #: How to make a report of each kind, in a folder that may be written to.
 REPORTS: dict[str, Callable[[Path], Report]] = {
     "mixture": lambda _: of_config(MIXTURE),
@@ -181,4 +194,5 @@ REPORTS: dict[str, Callable[[Path], Report]] = {
     "logs of two epochs": lambda folder: report_logs([write_padded_logs(folder)]),
     "logs with long names": lambda folder: report_logs([write_logs_with_long_names(folder)]),
     "buckets with long names": lambda _: of_config(LONG_BUCKETS),
+    "data on a device": lambda _: of_figures(gathers={1: 3, 2: 6, 4: 10, 8: 17}, link=50),
 }

@@ -23,6 +23,7 @@ from feedline.errors import FeedlineError
 # Each is imported when it is run, from the module of its name: help must not wait for numpy.
 _COMMANDS = {
     "audit": "Check that every sample was received exactly once in every epoch.",
+    "bench-data": "Measure how fast your data gets to the loop, and name the bottleneck.",
     "completion": "Print the script that lets a shell complete commands, options and files.",
     "demo": "Train a small model, stop it, kill it, resize it, and audit what it received.",
     "inspect": "Show the contents of a checkpoint, a log, a packed folder or a zarr matrix.",
@@ -46,8 +47,10 @@ _REMEDIES = {
     "memory_budget": "--memory",
     "progress=True": "progress",
     "num_samples is required": "--samples is required",
+    "open one of them with split=": "choose one of them with --split ",
 }
-_ARGUMENTS = {"--samples": "num_samples", "--threads": "num_threads"}
+_ARGUMENTS = {"--samples": "num_samples", "--threads": "num_threads", "--html": "output"}
+_ARGUMENTS |= {"--tokens": "window"}
 _GIVEN = "feedline.given"
 
 
@@ -69,8 +72,9 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return super().get_command(ctx, cmd_name)
-        module = importlib.import_module(f"feedline.cli.{cmd_name}")
-        command: click.Command = getattr(module, cmd_name)
+        name = cmd_name.replace("-", "_")
+        module = importlib.import_module(f"feedline.cli.{name}")
+        command: click.Command = getattr(module, name)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -153,6 +157,7 @@ def feedline() -> None:
       feedline pack data.parquet packed --shuffle --split 0.1
       feedline pack a.h5ad b.h5ad packed.zarr
       feedline verify packed
+      feedline bench-data packed --device cuda
       feedline audit logs --config run.yaml
       feedline plan run.yaml --resize 512,480,64
       feedline where run.yaml --step 340 --rank 5

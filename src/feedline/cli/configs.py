@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,19 @@ if TYPE_CHECKING:
     from feedline.runs.run_config import RunConfig
 
 _MOST_RANKS = 2**31
+
+
+_UNITS = {"": 1, "b": 1}
+_UNITS |= {f"{letter}ib": 2 ** (10 * (n + 1)) for n, letter in enumerate("kmgt")}
+_UNITS |= {f"{letter}b": 10 ** (3 * (n + 1)) for n, letter in enumerate("kmgt")}
+
+
+def size_in_bytes(text: str) -> int:
+    """Return a number of bytes, such as 64MiB."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
+    if match is None or match[2].lower() not in _UNITS:
+        raise click.BadParameter(f"{text!r} must be a number of bytes, such as 64MiB or 1.5GiB")
+    return int(float(match[1]) * _UNITS[match[2].lower()])
 
 
 def _parse_sizes(_: click.Context, __: click.Parameter, text: str | None) -> list[int] | None:

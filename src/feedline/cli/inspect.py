@@ -29,12 +29,14 @@ _MOST_ROWS = 40
     help="A run config: check whether the run can resume from the checkpoint.",
 )
 def inspect(path: Path, against: Path | None) -> Outcome:
-    """Show the contents of a checkpoint, a log, a packed folder or a zarr matrix.
+    """Show the contents of a checkpoint, a log, or anything that feedline.open opens.
 
     FILE is JSON with a cursor, the state of a loader or of a StepScheduler; a .pt file with one
-    in it, which is read without running its pickle; a log of what a rank received; or a folder of
-    chunks or of logs. With --against the exit code is 1 if the cursor does not fit, and every field
-    that differs is listed.
+    in it, which is read without running its pickle; a log of what a rank received, or a folder of
+    them; or data: its columns, chunks and compression, and what would make it faster to read.
+
+    With --against the exit code is 1 if the cursor does not fit, and every field that differs is
+    listed.
 
     \b
     Examples:
@@ -73,12 +75,21 @@ def _print_facts(facts: Mapping[str, Any], indent: int) -> None:
         if isinstance(value, Mapping):
             echo(f"{'':{indent}}{one_line(name)}:{'' if value else ' nothing'}")
             _print_facts(value, indent + 2)
+        elif name == "advice":
+            _print_advice(value, indent)
         elif name not in tables:
             echo(f"{'':{indent}}{one_line(name)}: {_shown(name, value)}")
     if len(facts) > _MOST_ROWS:
         echo(f"{'':{indent}}and {len(facts) - _MOST_ROWS:,} more; --json has all")
     for name, rows in tables.items():
         _print_rows(name, [_brief(row) for row in rows] if name == "logs" else rows, indent)
+
+
+def _print_advice(advice: list[str], indent: int) -> None:
+    if advice:
+        echo(f"{'':{indent}}to read it faster:")
+    for sentence in advice:
+        echo(f"{'':{indent + 2}}{one_line(sentence)}")
 
 
 def _print_rows(name: str, rows: list[Mapping[str, Any]], indent: int) -> None:

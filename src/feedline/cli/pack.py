@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from feedline.cli.configs import PATH
+from feedline.cli.configs import PATH, size_in_bytes
 from feedline.cli.printing import Outcome, command, echo
 from feedline.errors import FeedlineError, InvalidValueError
 from feedline.words import several
@@ -28,18 +28,6 @@ _FOR_TABLES = (
     *("format", "columns", "chunk_samples", "chunk_bytes", "split", "num_threads", "no_resume"),
 )
 _FOR_ANNDATA = ("element", "obs", "chunk_rows", "shard_rows", "no_source_row")
-
-_UNITS = {"": 1, "b": 1}
-_UNITS |= {f"{letter}ib": 2 ** (10 * (n + 1)) for n, letter in enumerate("kmgt")}
-_UNITS |= {f"{letter}b": 10 ** (3 * (n + 1)) for n, letter in enumerate("kmgt")}
-
-
-def _size(text: str) -> int:
-    """Return a number of bytes, such as 64MiB."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
-    if match is None or match[2].lower() not in _UNITS:
-        raise click.BadParameter(f"{text!r} must be a number of bytes, such as 64MiB or 1.5GiB")
-    return int(float(match[1]) * _UNITS[match[2].lower()])
 
 
 def _split(text: str) -> float | dict[str, float]:
@@ -79,7 +67,7 @@ def _split(text: str) -> float | dict[str, float]:
 @click.option("--chunk-samples", type=int, metavar="N", help="Samples in a chunk.")
 @click.option(
     "--chunk-bytes",
-    type=_size,
+    type=size_in_bytes,
     metavar="SIZE",
     help="Bytes in a chunk, such as 64MiB (the default).",
 )
@@ -101,7 +89,7 @@ def _split(text: str) -> float | dict[str, float]:
 @click.option(
     "--memory",
     "memory_budget",
-    type=_size,
+    type=size_in_bytes,
     metavar="SIZE",
     default="512MiB",
     show_default=True,
@@ -128,8 +116,9 @@ def pack(
 ) -> Outcome:
     """Write files as a FOLDER of chunks.
 
-    SOURCE is a parquet, CSV, JSONL or .npy file, or a folder of them. FOLDER appears at the end,
-    complete; after an interruption, the same command resumes.
+    SOURCE is a parquet, Arrow, CSV, JSONL or .npy file, or a folder of them; or anything else that
+    feedline.open opens. Columns may hold numbers, lists, texts, bytes, dates and records. FOLDER
+    appears at the end, complete; after an interruption, the same command resumes.
 
     SOURCE may also be AnnData, .h5ad or zarr: FOLDER is then one zarr group, shuffled and sharded.
 
@@ -139,6 +128,7 @@ def pack(
       feedline pack logs/*.jsonl packed --shuffle --seed 7 --split 0.1
       feedline pack a.csv packed --format pt --column sequences/item=item --column targets/y=label
       feedline pack big.parquet packed --chunk-bytes 256MiB --memory 4GiB --json
+      feedline pack packed/train shuffled --shuffle --format npy
       feedline pack a.h5ad b.h5ad packed.zarr --obs cell_type --seed 7
     """
     is_for_anndata = _are_anndata(sources)

@@ -20,6 +20,7 @@ from feedline.feed.peers import Alone, FoundPeers, Peers, as_peers, register_fin
 from feedline.feed.position import Position
 from feedline.feed.reading import Reading, Slab, read_slabs
 from feedline.feed.sample_rng import sample_rng
+from feedline.feed.waits import Wait, WaitCounter
 from feedline.feed.wrapper import LoaderWrapper
 
 __all__ = [
@@ -50,6 +51,8 @@ __all__ = [
     "Reading",
     "Recorder",
     "Slab",
+    "Wait",
+    "WaitCounter",
     "as_loader",
     "as_peers",
     "chunking_of",

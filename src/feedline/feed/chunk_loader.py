@@ -25,6 +25,7 @@ from feedline.feed.passes import Pass
 from feedline.feed.peers import Alone, Peers, as_peers
 from feedline.feed.position import Position
 from feedline.feed.readahead import ReadAhead
+from feedline.feed.waits import TimedReads
 from feedline.store.matrix import MatrixStore, rows_of_request
 from feedline.words import one_line, shortened, shown
 
@@ -259,7 +260,7 @@ class ChunkLoader(PlannedLoader):
         number = 0
         loaded = self._reader(requests, self._load)
         try:
-            for batches in loaded:
+            for batches in TimedReads(loaded, self.waits):
                 for matrix, rows in batches:
                     obs = {name: values[rows] for name, values in self.store.obs.items()}
                     batch = self._convert(ChunkBatch(matrix, obs, rows))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import pairwise
+from time import perf_counter
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -177,10 +178,13 @@ class FeedPass(Iterator[Item]):
     def __next__(self) -> Item:
         batch = next(self._batches, None)
         if batch is None:
+            start = perf_counter()
             if self._num_slabs == 1:
                 # Known from now on, so that a state can be saved even when a file is lost.
                 _ = self._store.fingerprint
-            self._batches = _batches_of(next(self._slabs))
+            slab = next(self._slabs)
+            self._running.waits.add_reading(start)
+            self._batches = _batches_of(slab)
             self._num_slabs += 1
             batch = next(self._batches)
         try:

@@ -25,6 +25,7 @@ from feedline.feed.foreign_batch import ForeignBatch
 from feedline.feed.loader import Loader
 from feedline.feed.peers import FoundPeers, Peers, as_peers
 from feedline.feed.shown import ranks_shown
+from feedline.feed.waits import TimedReads, WaitCounter
 from feedline.words import several
 
 _PROTOCOL = (
@@ -92,6 +93,8 @@ class ForeignLoader:
         self._start = start
         #: The current epoch; it changes when the next pass begins.
         self.epoch = 0
+        #: Counts what the training loop waits for; nobody knows what the loader itself does then.
+        self.waits = WaitCounter()
         # Batches of this epoch before this pass; None if they were of another size.
         self._num_before: int | None = 0
         self._batches: Iterator[Any] | None = None
@@ -229,7 +232,7 @@ class ForeignLoader:
             self._held_state = None
             return self._ahead.pop()
         try:
-            return next(batches, _END)
+            return next(TimedReads(batches, self.waits), _END)
         except BaseException:
             if self._num_delivered % self.group_size == 0:
                 self._held_state = self._group_state
@@ -255,7 +258,7 @@ class ForeignLoader:
         if self._has_state:
             self._held_state = self.loader.state_dict()
         try:
-            self._ahead = list(islice(self._batches, 1))
+            self._ahead = list(islice(TimedReads(self._batches, self.waits), 1))
         except Exception as error:
             # This is the next batch's; the latest one is sound.
             self._error = error

@@ -19,6 +19,7 @@ from feedline.feed.peers import Peers
 from feedline.feed.position import Position
 from feedline.feed.shown import loader_shown, pass_shown
 from feedline.feed.skips import Skips, ids_in, marks_in
+from feedline.feed.waits import WaitCounter
 from feedline.lazy import lazy
 
 Ids = NDArray[np.int64]
@@ -62,6 +63,9 @@ class Loader(Protocol[Item]):
 
     The state counts the batches that the training loop received. It is the same on every rank, and
     loads on any number of ranks that the plan allows. A wrapper is a loader that holds another.
+
+    A loader may also have `waits`, a `WaitCounter` of what the training loop waits for. Without it,
+    all waiting counts as reading.
     """
 
     @property
@@ -183,6 +187,8 @@ class PlannedLoader(ABC):
         self.log: Recorder | None = recorder_for(log, self)
         #: Returns the number of the step that a batch is for; a clock sets it.
         self.log_step: Callable[[], int] | None = None
+        #: Counts what the training loop waits for.
+        self.waits = WaitCounter()
         self._is_log_begun = self._is_resumed = False
 
     def __repr__(self) -> str:
@@ -258,6 +264,7 @@ class PlannedLoader(ABC):
     def __iter__(self) -> Iterator[Any]:
         is_resumed, self._is_resumed = self._is_resumed or self.position.is_loaded, False
         running = self.position.begin(self.batching)
+        running.waits = self.waits
         batches = self._batches(running)
         if is_heard():
             batches = NarratedBatches(batches, running, type(self).__name__)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol
 
+from feedline.feed.waits import waits_of
 from feedline.words import several
 
 if TYPE_CHECKING:
@@ -19,7 +20,10 @@ class Recorder(Protocol):
     def record(
         self, *, epoch: int, step: int, batch: int, ids: Any, is_real: Any = None, wait: float = 0.0
     ) -> None:
-        """Record a batch: its samples, which of them are real, and the seconds of waiting."""
+        """Record a batch: its samples, which of them are real, and the seconds of waiting.
+
+        Loaders of Feedline give these as a `Wait`, a number that has its parts.
+        """
 
     def event(self, name: str, /, **fields: Any) -> None:
         """Record an event."""
@@ -48,6 +52,7 @@ class LoggedBatches(Iterator[Any]):
     end: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self._waits = waits_of(self.loader)
         if self.num_batches == 0:
             self._note_end()
 
@@ -56,9 +61,9 @@ class LoggedBatches(Iterator[Any]):
         return f"<LoggedBatches: {batches} of {type(self.loader).__name__}>"
 
     def __next__(self) -> Any:
-        start = perf_counter()
+        before, start = self._waits.now(), perf_counter()
         batch = next(self.batches)
-        waited = perf_counter() - start
+        waited = self._waits.since(before, perf_counter() - start)
         latest = self.loader.delivered
         assert latest is not None
         skipped = getattr(latest, "skipped_ids", None)

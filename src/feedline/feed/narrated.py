@@ -9,6 +9,7 @@ from time import perf_counter
 from typing import Any
 
 from feedline.feed.passes import Pass
+from feedline.feed.waits import PARTS
 from feedline.words import several, shown
 
 _MAX_CHARACTERS = 200
@@ -30,14 +31,17 @@ class NarratedBatches(Iterator[Any]):
         self._running = running
         self._name = f"{name}, epoch {running.segment.epoch}"
         self._num_batches = 0
-        self._waited = 0.0
+        self._waits = dict.fromkeys(PARTS, 0.0)
         self._began = perf_counter()
         logger.info("%s: %s", self._name, _where(running))
 
     def __next__(self) -> Any:
-        before = perf_counter()
+        waits = self._running.waits
+        before, start = waits.now(), perf_counter()
         batch = next(self._batches)
-        self._waited += perf_counter() - before
+        wait = waits.since(before, perf_counter() - start)
+        for part in PARTS:
+            self._waits[part] += getattr(wait, part)
         self._num_batches += 1
         if self._num_batches == self._running.num_batches:
             # A loop that counts the batches does not ask for one more.
@@ -46,13 +50,16 @@ class NarratedBatches(Iterator[Any]):
 
     def _end(self) -> None:
         took = perf_counter() - self._began
+        waited = sum(self._waits.values())
+        parts = [f"{spent:.3g} s {part.replace('_', ' ')}" for part, spent in self._waits.items()]
         logger.info(
-            "%s: ended after %s in %.3g s, %.3g s of it (%.0f%%) waiting for data",
+            "%s: ended after %s in %.3g s, %.3g s of it (%.0f%%) waiting for data: %s",
             self._name,
             several(self._num_batches, "batch", "batches"),
             took,
-            self._waited,
-            100 * self._waited / max(took, 1e-9),
+            waited,
+            100 * waited / max(took, 1e-9),
+            ", ".join(parts),
         )
 
     def __len__(self) -> int:

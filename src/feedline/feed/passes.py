@@ -11,6 +11,7 @@ from feedline.errors import InvalidValueError
 from feedline.feed.blocks import BlocksAhead
 from feedline.feed.shown import pass_shown
 from feedline.feed.skips import Skips
+from feedline.feed.waits import WaitCounter
 from feedline.plan import Block, Segment
 
 Entry = TypeVar("Entry")
@@ -67,6 +68,8 @@ class Pass:
         self.is_stale = False
         #: What was skipped in the latest batch; None where no sample can be.
         self.skips: Skips = None
+        #: Where the time that the loop waits is counted; a loader's pass uses the loader's.
+        self.waits = WaitCounter()
         self._num_handed_out = 0
         self._live: Iterator[Any] = iter(())
         self._planned: BlocksAhead | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from time import perf_counter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -61,6 +62,7 @@ class PreparedBatches(Iterator[Prepared]):
         self, preparation: Preparation, chunking: Chunking, running: Pass, reading: Reading
     ) -> None:
         self._store = preparation.store
+        self._waits = running.waits
         self._num_made = 0
         num_shares = 2 * reading.count + 4
         # One batch in a slab, so that threads share the work, and an error is that of its batch.
@@ -70,10 +72,12 @@ class PreparedBatches(Iterator[Prepared]):
         self._made = read_into(sink, self._store, chunking, running, reading, sizes, num_ahead)
 
     def __next__(self) -> Prepared:
+        start = perf_counter()
         if self._num_made == 1:
             # Known from now on, so that a state can be saved even when a file is lost.
             _ = self._store.fingerprint
         batch, error = next(self._made)
+        self._waits.add_reading(start)
         self._num_made += 1
         if error is not None:
             raise error

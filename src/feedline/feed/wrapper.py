@@ -7,6 +7,7 @@ from typing import Any
 
 from feedline.feed.delegation import asked_of
 from feedline.feed.loader import Loader
+from feedline.feed.waits import waits_of
 from feedline.words import shortened, shown
 
 
@@ -19,6 +20,8 @@ class LoaderWrapper:
 
     def __init__(self, loader: Loader[Any]) -> None:
         self.loader = loader
+        #: Counts what the training loop waits for.
+        self.waits = waits_of(loader)
 
     def __repr__(self) -> str:
         return shortened(f"<{type(self).__name__} around {shown(self.loader, 170)}>")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.errors import InvalidValueError
-from feedline.packing.rows import Batch, SourceFault, as_column, describe_files
-from feedline.packing.selection import Selection, select
+from feedline.packing.fitting import column_of
+from feedline.packing.rows import (
+    Batch,
+    Flat,
+    Rows,
+    SourceFault,
+    as_column,
+    describe_files,
+    part_of_rows,
+    take_rows,
+)
+from feedline.packing.selection import Selection, old_names, select
+from feedline.packing.values import column_from, column_of_items
+from feedline.store.lists import Lists
 
 _BATCH_BYTES = 2**22
 _BATCH_ROWS = 1024
@@ -21,15 +33,24 @@ _NUM_DIGEST_ROWS = 64
 
 
 class ArraySource:
-    """Arrays whose first axes count the same rows."""
+    """Columns of equally many rows: arrays, lists, `Lists`, and columns in columns."""
+
+    can_restart = True
 
     def __init__(
         self, arrays: Mapping[str, Any], selection: Selection | None, where: str = "source"
     ) -> None:
         self._where = where
-        chosen = select(selection, arrays, where)
-        self._arrays = {new: _as_rows(where, old, arrays[old]) for new, old in chosen.items()}
-        lengths = {name: len(array) for name, array in self._arrays.items()}
+        flat = Flat({}, {})
+        wanted = None if selection is None else old_names(selection)
+        for name, values in arrays.items():
+            if wanted is None or not isinstance(name, str) or _is_wanted(name, wanted):
+                flat.add(column_from(where, name, values))
+            else:
+                flat.values[name] = np.empty(0)
+        chosen = select(selection, flat.values, where)
+        self._columns = flat.chosen(chosen, where)
+        lengths = {name: len(array) for name, array in self._columns.items()}
         if len(set(lengths.values())) > 1:
             listed = ", ".join(f"{name!r} has {length}" for name, length in lengths.items())
             raise SourceFault(f"{where}: columns must have equally many rows, but {listed:.300}")
@@ -40,26 +61,44 @@ class ArraySource:
         """The types and shapes, and a digest of some evenly spread rows."""
         digest = hashlib.blake2b(digest_size=16)
         shapes = {}
-        for name, array in self._arrays.items():
+        for name, column in self._columns.items():
+            array = column.values if isinstance(column, Lists) else column
             shapes[name] = [array.dtype.name, list(array.shape)]
-            spread = np.linspace(0, max(len(array) - 1, 0), _NUM_DIGEST_ROWS).astype(np.int64)
-            digest.update(array[spread].tobytes() if len(array) else b"")
+            spread = np.linspace(0, max(len(column) - 1, 0), _NUM_DIGEST_ROWS).astype(np.int64)
+            if len(column):
+                digest_rows(digest, {name: column}, spread)
         return {"kind": "arrays", "shapes": shapes, "digest": digest.hexdigest()}
 
     def batches(self, start: int) -> Iterator[Batch]:
         """Yield all rows from `start`."""
-        row_bytes = sum(array.nbytes for array in self._arrays.values()) // max(1, self.num_rows)
-        step = max(1, _BATCH_BYTES // max(1, row_bytes))
+        num_bytes = sum(column.nbytes for column in self._columns.values())
+        step = max(1, _BATCH_BYTES // max(1, num_bytes // max(1, self.num_rows)))
         for row in range(start, self.num_rows, step):
             arrays = {
-                name: as_column(self._where, row, name, array[row : row + step])
-                for name, array in self._arrays.items()
+                name: column[row : row + step]
+                if isinstance(column, Lists)
+                else as_column(self._where, row, name, column[row : row + step])
+                for name, column in self._columns.items()
             }
             yield Batch(self._where, row, arrays)
 
 
+def _is_wanted(name: str, wanted: list[str]) -> bool:
+    return any(old == name or old.startswith(f"{name}/") for old in wanted)
+
+
+def digest_rows(digest: Any, rows: Rows, places: NDArray[np.int64]) -> None:
+    """Add some rows to a digest."""
+    for column in take_rows(rows, places).values():
+        parts = (column.offsets, column.values) if isinstance(column, Lists) else (column,)
+        for part in parts:
+            digest.update(part.tobytes())
+
+
 class NpyFiles:
     """One or several `.npy` files for each column; several are read one after another."""
+
+    can_restart = True
 
     def __init__(self, files: Mapping[str, list[Path]], selection: Selection | None) -> None:
         chosen = select(selection, files, "source")
@@ -89,102 +128,105 @@ def _map(path: Path) -> NDArray[Any]:
         ) from None
 
 
-def _as_array(where: str, name: str, values: Any) -> NDArray[Any]:
-    if np.ma.is_masked(values):
-        raise SourceFault(
-            f"{where}: column {name!r:.80} has masked values; fill them, and keep the mask as "
-            "another column if it matters"
-        )
-    try:
-        return np.asarray(values)
-    except TypeError as error:
-        raise SourceFault(
-            f"{where}: column {name!r:.80} has no numpy type ({error!s:.200}); convert it, such as "
-            "by tensor.float()"
-        ) from None
-    except (ValueError, OverflowError) as error:
-        raise SourceFault(
-            f"{where}: column {name!r:.80} is not an array of one shape ({error!s:.200}); pad or "
-            "cut its lists to one length"
-        ) from None
-
-
-def _as_rows(where: str, name: str, values: Any) -> NDArray[Any]:
-    array = _as_array(where, name, values)
-    if array.ndim == 0:
-        raise SourceFault(
-            f"{where}: column {name!r:.80} is a single value and must have at least 1 axis, which "
-            "counts the rows; use an array of shape (1,)"
-        )
-    as_column(where, 0, name, array[:0])
-    return array
-
-
 class Records:
-    """Records that are read once, from the start."""
+    """Records, from an iterable that can be iterated once, or again and again."""
 
     num_rows = num_rows_guess = None
 
     def __init__(self, records: Iterable[Any], selection: Selection | None) -> None:
+        self._records = records
+        self._selection = selection
+        #: A generator is used up by reading it.
+        self.can_restart = not isinstance(records, Iterator)
         self._batches = _read_records(records, selection)
         # Kept, as it is asked for once to see the columns and once to be packed.
         self._first = list(islice(self._batches, 1))
         digest = hashlib.blake2b(digest_size=16)
-        for array in self._first[0].arrays.values() if self._first else ():
-            digest.update(array.tobytes())
+        for batch in self._first:
+            if all(column_of(n, v, {}) for n, v in batch.arrays.items()):
+                digest_rows(digest, batch.arrays, np.arange(batch.num_rows))
         # The rest cannot be looked at without being used up.
         self.identity = {"kind": "records", "first_records": digest.hexdigest()}
 
     def batches(self, start: int) -> Iterator[Batch]:
         """Yield all rows from `start`; earlier rows are read again and skipped."""
-        for batch in chain(self._first, self._batches):
+        again = _read_records(self._records, self._selection) if self.can_restart else None
+        for batch in again or chain(self._first, self._batches):
             skip = max(start - batch.row, 0)
             if skip < batch.num_rows:
-                rows = {name: array[skip:] for name, array in batch.arrays.items()}
+                rows = part_of_rows(batch.arrays, skip, batch.num_rows)
                 yield Batch(batch.where, batch.row + skip, rows)
 
 
 def _read_records(records: Iterable[Any], selection: Selection | None) -> Iterator[Batch]:
     row, num_bytes = 0, 0
-    keys: Collection[str] = ()
-    chosen: Selection = {}
-    values: dict[str, list[NDArray[Any]]] = {}
+    keys: list[str] = []
+    wanted: list[str] = []
+    items: dict[str, list[Any]] = {}
+    reader = _Columns(selection)
     for number, record in enumerate(records):
         if not isinstance(record, Mapping):
             raise InvalidValueError(
                 f"source: record {number} is {record!r:.80} and must be a mapping from columns "
-                "to numbers, lists or arrays"
+                "to values"
             )
         if number == 0:
-            keys, chosen = list(record), select(selection, record, "source")
-        odd = [old for old in chosen.values() if old not in record]
+            keys = wanted = list(record)
+            if selection is not None:
+                old = old_names(selection)
+                wanted = [k for k in keys if isinstance(k, str) and _is_wanted(k, old)]
+            if not wanted:
+                select(selection, keys, "source")
+        odd = [name for name in wanted if name not in record]
         if selection is None and len(record) != len(keys):
             odd = odd or [name for name in record if name not in keys]
         if odd:
             raise SourceFault(
                 f"source: record {number} and record 0 differ by the columns "
                 f"{', '.join(map(repr, odd)):.200}; all records must have the same columns; add "
-                "the missing values, or choose common columns with columns=[…]"
+                "None for missing values, or choose common columns with columns=[…]"
             )
-        for new, old in chosen.items():
-            array = _as_array(f"source: record {number}", old, record[old])
-            array = as_column("source", number, old, array)
-            known = values.setdefault(new, [])
-            if known and (array.dtype, array.shape) != (known[0].dtype, known[0].shape):
-                found, wanted = (f"{a.dtype.name}{list(a.shape)}" for a in (array, known[0]))
-                raise SourceFault(
-                    f"source: record {number}: column {old!r:.80} is {found} but {wanted} before; "
-                    "all records must have one type and shape; convert it, for example with "
-                    "numpy.asarray(value, dtype)"
-                )
-            known.append(array)
-            num_bytes += array.nbytes
+        for name in wanted:
+            items.setdefault(name, []).append(record[name])
+            num_bytes += _about_bytes(record[name])
         if number + 1 - row == _BATCH_ROWS or num_bytes >= _BATCH_BYTES:
-            yield _stack(row, values)
-            row, num_bytes, values = number + 1, 0, {}
-    if values:
-        yield _stack(row, values)
+            yield reader.batch(row, items)
+            row, num_bytes, items = number + 1, 0, {}
+    if items:
+        yield reader.batch(row, items)
 
 
-def _stack(row: int, values: Mapping[str, list[NDArray[Any]]]) -> Batch:
-    return Batch("source", row, {name: np.stack(arrays) for name, arrays in values.items()})
+def _about_bytes(value: Any) -> int:
+    if isinstance(value, Mapping):
+        return sum(map(_about_bytes, value.values()))
+    nbytes = getattr(value, "nbytes", None)
+    if isinstance(nbytes, int):
+        return nbytes
+    # Lists of lists are seldom long.
+    return 8 * len(value) if isinstance(value, list | tuple) else _length(value)
+
+
+def _length(value: Any) -> int:
+    return len(value) if isinstance(value, str | bytes | bytearray) else 8
+
+
+class _Columns:
+    """Makes columns of the values of records, the same ones each time."""
+
+    def __init__(self, selection: Selection | None) -> None:
+        self._selection = selection
+        self._paths: dict[str, list[str]] = {}
+
+    def batch(self, row: int, items: Mapping[str, list[Any]]) -> Batch:
+        """Return some records, by the values of each of their columns."""
+        flat = Flat({}, {})
+        for name, values in items.items():
+            found = column_of_items("source", row, name, values)
+            paths = self._paths.setdefault(name, list(found.values))
+            if list(found.values) == [name] != paths and name in found.missing:
+                # Of records that are all missing, each column is.
+                values_of_all = dict.fromkeys(paths, found.values[name])
+                found = Flat(values_of_all, dict.fromkeys(paths, found.missing[name]))
+            flat.add(found)
+        chosen = select(self._selection, flat.values, "source")
+        return Batch("source", row, flat.chosen(chosen, "source"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from bisect import bisect_right
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -16,10 +16,12 @@ from numpy.typing import NDArray
 
 from feedline.errors import PackError
 from feedline.packing.formats import chunk_name, write_chunk
-from feedline.packing.rows import Rows, part_of_rows
+from feedline.packing.rows import Rows, concatenate_rows, part_of_rows, row_sizes
+from feedline.packing.settings import Cut
 from feedline.packing.workshop import Entry, Journal
 from feedline.store.checksums import checksum_files
 from feedline.store.columns import Column
+from feedline.store.lists import Lists
 from feedline.store.manifest import ChunkFile
 from feedline.store.paths import files_of
 from feedline.store.writing import remove, reported, sync, sync_chunk
@@ -36,7 +38,7 @@ class ChunkWriter:
         folders: The folder of each split.
         format_: The format of the chunks.
         columns: The columns of the rows.
-        chunk_samples: The number of samples in every chunk but the last.
+        cut: Where chunks end.
         journal: The record of finished chunks.
         entries: The journal entries of an interrupted run.
         num_threads: The number of chunks that are written at once.
@@ -49,7 +51,7 @@ class ChunkWriter:
         folders: list[Path],
         format_: str,
         columns: list[Column],
-        chunk_samples: int,
+        cut: Cut,
         journal: Journal,
         entries: list[Entry],
         num_threads: int,
@@ -58,44 +60,72 @@ class ChunkWriter:
         self._folders = folders
         self._format = format_
         self._columns = columns
-        self._chunk_samples = chunk_samples
+        self._cut = cut
+        self._type_names = {column.name: column.type_name for column in columns}
         self._journal = journal
         self._pool = ThreadPoolExecutor(num_threads, thread_name_prefix="feedline-pack")
-        self._open: list[dict[str, NDArray[Any]] | None] = [None] * len(folders)
+        self._open: list[_Filling | None] = [None] * len(folders)
+        # Where each chunk of a folder begins, up to the one that is being filled.
+        self._edges: list[list[int]] = [[0] for _ in folders]
         self._room = threading.BoundedSemaphore(num_waiting)
         self._error: BaseException | None = None
         self._guard = threading.Lock()
-        self._pending: list[tuple[int, int, ChunkFile]] = []
+        self._pending: list[tuple[int, int, ChunkFile, dict[str, int]]] = []
         self._last_commit = time.monotonic()
         #: The number of rows that each folder has got.
         self.positions = [0] * len(folders)
         self.finished: list[dict[int, ChunkFile]] = [{} for _ in folders]
+        #: The bytes of each column of lists in each finished chunk.
+        self.list_bytes: list[dict[int, dict[str, int]]] = [{} for _ in folders]
         with reported(folders[0]):
             self._take_over(entries)
         self.num_resumed = sum(len(chunks) for chunks in self.finished)
 
+    def go_to(self, positions: list[int]) -> None:
+        """Begin behind these rows of each folder, which are in finished chunks."""
+        for split, position in enumerate(positions):
+            self.skip(split, position)
+
     def add(self, split: int, rows: Rows) -> None:
         """Take the next rows of a folder."""
-        num_rows = len(next(iter(rows.values())))
+        # A shuffle has its keys beside the columns.
+        sizes = row_sizes({column.name: rows[column.name] for column in self._columns})
         done = 0
-        while done < num_rows:
-            number, offset = divmod(self.positions[split], self._chunk_samples)
-            count = min(num_rows - done, self._chunk_samples - offset)
-            if number not in self.finished[split]:
-                self._copy(split, part_of_rows(rows, done, done + count), offset)
+        while done < len(sizes):
+            number, offset = self._place(split)
+            finished = self.finished[split].get(number)
+            if finished is not None:
+                count = min(len(sizes) - done, finished.num_samples - offset)
+            else:
+                filling = self._open[split] or _Filling(self._columns, self._cut.num_samples)
+                self._open[split] = filling
+                assert filling.num_rows == offset, "a chunk that is not finished is filled whole"
+                count = self._cut.num_that_fit(sizes[done:], offset, filling.num_bytes)
+                num_bytes = int(sizes[done : done + count].sum())
+                self._cut.check_bytes(filling.num_bytes + num_bytes)
+                filling.add(part_of_rows(rows, done, done + count), count, num_bytes)
             done += count
             self.positions[split] += count
-            if offset + count == self._chunk_samples:
-                self._hand_over(split, number)
+            is_full = offset + count == (
+                finished.num_samples if finished else self._cut.num_samples
+            )
+            # Where bytes decide, a chunk is full when the next row does not fit.
+            if is_full or (finished is None and done < len(sizes)):
+                self._hand_over(split)
 
     def skip(self, split: int, num_rows: int) -> None:
         """Skip rows of finished chunks."""
         assert self._open[split] is None
+        edges, finished = self._edges[split], self.finished[split]
         self.positions[split] += num_rows
+        while (file := finished.get(len(edges) - 1)) is not None:
+            if edges[-1] + file.num_samples > self.positions[split]:
+                break
+            edges.append(edges[-1] + file.num_samples)
 
     def end(self, split: int) -> None:
         """Write the last chunk of a folder, which may be short."""
-        self._hand_over(split, self.positions[split] // self._chunk_samples)
+        self._hand_over(split)
 
     def finish(self) -> None:
         """Wait until all chunks are written and in the journal, or raise their error."""
@@ -112,32 +142,38 @@ class ChunkWriter:
 
     def is_finished(self, split: int, start: int, stop: int) -> bool:
         """Whether all these rows of a folder are in finished chunks."""
-        numbers = range(start // self._chunk_samples, -(-stop // self._chunk_samples))
-        return all(number in self.finished[split] for number in numbers)
+        edges, finished = self._edges[split], self.finished[split]
+        number = bisect_right(edges, start) - 1
+        end = edges[number]
+        while end < stop:
+            file = finished.get(number)
+            if file is None:
+                return False
+            end += file.num_samples
+            number += 1
+        return True
+
+    def _place(self, split: int) -> tuple[int, int]:
+        """Return the number of the chunk that the next row goes to, and its place there."""
+        edges = self._edges[split]
+        return len(edges) - 1, self.positions[split] - edges[-1]
 
     def _path(self, split: int, number: int) -> Path:
         return self._folders[split] / chunk_name(self._format, number)
 
-    def _copy(self, split: int, rows: Rows, offset: int) -> None:
-        chunk = self._open[split]
-        if chunk is None:
-            assert offset == 0, "the rows of an unfinished chunk come from its first one on"
-            size = self._chunk_samples
-            chunk = {c.name: np.empty((size, *c.shape), c.dtype) for c in self._columns}
-            self._open[split] = chunk
-        for name, values in chunk.items():
-            values[offset : offset + len(rows[name])] = rows[name]
-
-    def _hand_over(self, split: int, number: int) -> None:
-        chunk, self._open[split] = self._open[split], None
-        if chunk is None:
+    def _hand_over(self, split: int) -> None:
+        """Write the chunk that is being filled, and begin the next one."""
+        number, size = self._place(split)
+        first = self._edges[split][-1]
+        if size:
+            self._edges[split].append(self.positions[split])
+        filling, self._open[split] = self._open[split], None
+        if filling is None:
             return
-        size = self.positions[split] - number * self._chunk_samples
-        arrays = {name: values[:size] for name, values in chunk.items()}
         self._room.acquire()
         if self._error is not None:
             raise self._error
-        writing = self._pool.submit(self._write, split, number, arrays)
+        writing = self._pool.submit(self._write, split, number, first, filling)
         writing.add_done_callback(self._make_room)
 
     def _make_room(self, writing: Future[None]) -> None:
@@ -146,11 +182,13 @@ class ChunkWriter:
             self._error = self._error or writing.exception()
         self._room.release()
 
-    def _write(self, split: int, number: int, arrays: Mapping[str, NDArray[Any]]) -> None:
+    def _write(self, split: int, number: int, first: int, filling: _Filling) -> None:
         path = self._path(split, number)
-        num_samples = len(next(iter(arrays.values())))
+        num_samples = filling.num_rows
+        rows = filling.rows()
+        list_bytes = {n: c.values.nbytes for n, c in rows.items() if isinstance(c, Lists)}
         with reported(path):
-            write_chunk(self._format, path, arrays, number * self._chunk_samples)
+            write_chunk(self._format, path, rows, first, self._type_names)
             checksum, num_bytes = checksum_files(files_of(path))
         file = ChunkFile(
             path=path.name,
@@ -160,8 +198,8 @@ class ChunkWriter:
             groups=(num_samples,) if self._format == "parquet" else None,
         )
         with self._guard:
-            self._pending.append((split, number, file))
-            pending_bytes = sum(chunk.num_bytes or 0 for _, _, chunk in self._pending)
+            self._pending.append((split, number, file, list_bytes))
+            pending_bytes = sum(chunk.num_bytes or 0 for _, _, chunk, _ in self._pending)
             is_late = time.monotonic() - self._last_commit >= _COMMIT_SECONDS
         if pending_bytes >= _COMMIT_BYTES or is_late:
             self._commit()
@@ -173,15 +211,19 @@ class ChunkWriter:
             self._last_commit = time.monotonic()
         if not chunks:
             return
-        for split, number, _ in chunks:
+        for split, number, *_ in chunks:
             path = self._path(split, number)
             with reported(path):
                 sync_chunk(path)
         with reported(self._folders[0]):
-            sync({self._folders[split] for split, _, _ in chunks})
-        entries = [{"chunk": n, "split": split, **file.describe()} for split, n, file in chunks]
+            sync({self._folders[split] for split, *_ in chunks})
+        entries = [
+            {"chunk": number, "split": split, **file.describe(), "lists": list_bytes}
+            for split, number, file, list_bytes in chunks
+        ]
         self._journal.append(*entries)
-        for split, number, file in chunks:
+        for split, number, file, list_bytes in chunks:
+            self.list_bytes[split][number] = list_bytes
             self.finished[split][number] = file
 
     def _take_over(self, entries: list[Entry]) -> None:
@@ -193,9 +235,46 @@ class ChunkWriter:
             size = sum(file.stat().st_size for file in files_of(path)) if path.exists() else -1
             if size == entry["bytes"]:
                 self.finished[entry["split"]][entry["chunk"]] = ChunkFile.from_entry(entry)
+                self.list_bytes[entry["split"]][entry["chunk"]] = entry["lists"]
         for folder, finished in zip(self._folders, self.finished, strict=True):
             folder.mkdir(parents=True, exist_ok=True)
             known = {file.path for file in finished.values()}
             for path in folder.iterdir():
                 if path.name not in known and path not in self._folders:
                     remove(path)
+
+
+class _Filling:
+    """The rows of a chunk that is being filled.
+
+    Arrays have their room from the start where the number of rows is known; all else is joined in
+    the end.
+    """
+
+    def __init__(self, columns: list[Column], num_rows: int | None) -> None:
+        self._arrays: dict[str, NDArray[Any]] = {}
+        if num_rows is not None:
+            plain = [column for column in columns if not column.has_lists]
+            self._arrays = {c.name: np.empty((num_rows, *c.shape), c.dtype) for c in plain}
+        self._names = [column.name for column in columns]
+        self._parts: list[Rows] = []
+        self.num_rows = self.num_bytes = 0
+
+    def add(self, rows: Rows, num_rows: int, num_bytes: int) -> None:
+        """Take rows."""
+        place = slice(self.num_rows, self.num_rows + num_rows)
+        for name, array in self._arrays.items():
+            array[place] = rows[name]
+        if rest := {name: rows[name] for name in self._names if name not in self._arrays}:
+            self._parts.append(rest)
+        self.num_rows += num_rows
+        self.num_bytes += num_bytes
+
+    def rows(self) -> Rows:
+        """Return all rows; this is asked once."""
+        parts, self._parts = self._parts, []
+        joined = concatenate_rows(parts) if parts else {}
+        return {
+            name: self._arrays[name][: self.num_rows] if name in self._arrays else joined[name]
+            for name in self._names
+        }

@@ -6,6 +6,7 @@ Chunks are read in `store/formats.py`, which also reads files from other tools.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,15 +15,16 @@ from numpy.typing import NDArray
 
 from feedline.errors import InvalidValueError
 from feedline.packing.arrays import NpyFiles
+from feedline.packing.arrow_files import ArrowFiles
+from feedline.packing.parquet_writer import parquet_type, write_parquet
 from feedline.packing.pt_file import ID_NAMES, add_ids, check_pt_columns, write_pt
-from feedline.packing.rows import Source
+from feedline.packing.rows import Rows, Source
 from feedline.packing.selection import Selection
 from feedline.packing.table_files import CsvFiles, JsonlFiles, ParquetFiles
 from feedline.store.columns import Column
 from feedline.store.extras import import_arrow
+from feedline.store.lists import LIST_PARTS, Lists
 from feedline.store.safetensors_chunk import write_safetensors
-
-_Arrays = Mapping[str, NDArray[Any]]
 
 
 def chunk_name(format_: str, number: int) -> str:
@@ -32,6 +34,19 @@ def chunk_name(format_: str, number: int) -> str:
 
 def stored_columns(format_: str, columns: list[Column]) -> list[Column]:
     """Return the columns that the chunks will have, or raise if the format cannot hold them."""
+    names = {column.name for column in columns}
+    for column in columns:
+        if column.type_name == "bfloat16" and format_ != "safetensors":
+            raise InvalidValueError(
+                f"column {column.name!r:.80} is bfloat16, which format={format_!r} cannot hold; "
+                "use format='safetensors', or exclude it with columns=[…]"
+            )
+        parts = [f"{column.name}/{part}" for part in LIST_PARTS if column.has_lists]
+        if format_ != "parquet" and (taken := names.intersection(parts)):
+            raise InvalidValueError(
+                f"column name {min(taken)!r:.80} is needed for the lists of {column.name!r:.80}; "
+                "rename it with columns={'new name': 'name in the source'}"
+            )
     if format_ == "parquet":
         import_arrow()
         if empty := [column.name for column in columns if 0 in column.shape]:
@@ -39,21 +54,47 @@ def stored_columns(format_: str, columns: list[Column]) -> list[Column]:
                 f"column {empty[0]!r:.80} has 0 values in each row, which format='parquet' cannot "
                 "hold; exclude it with columns=[…], or use another format"
             )
+        return [replace(column, type_name=parquet_type(column.type_name)) for column in columns]
     if format_ != "pt":
         return columns
     check_pt_columns(columns)
-    names = {column.name for column in columns}
     return [*columns, *(Column(name, "int64") for name in ID_NAMES if name not in names)]
 
 
-def write_chunk(format_: str, path: Path, arrays: _Arrays, start: int) -> None:
-    """Write the columns of one chunk, whose first sample is number `start` of its folder."""
-    write = KINDS[format_].write
-    assert write is not None
-    write(path, add_ids(arrays, start) if format_ == "pt" else arrays)
+def write_chunk(
+    format_: str, path: Path, rows: Rows, start: int, type_names: Mapping[str, str]
+) -> None:
+    """Write the columns of one chunk, whose first sample is number `start` of its folder.
+
+    In formats of arrays, lists are two arrays: all values, and where each list begins. Those that
+    have no dates hold them as int64; `metadata.json` tells what they are.
+    """
+    if format_ == "parquet":
+        write_parquet(path, rows)
+        return
+    arrays: dict[str, NDArray[Any]] = {}
+    names: dict[str, str] = {}
+    for name, column in rows.items():
+        parts = (
+            {name: column}
+            if not isinstance(column, Lists)
+            else {f"{name}/{part}": getattr(column, part) for part in LIST_PARTS}
+        )
+        first = next(iter(parts))
+        if type_names[name] == "bfloat16":
+            names[first] = "bfloat16"
+        if format_ != "npy" and parts[first].dtype.kind in "mM":
+            parts[first] = parts[first].view(np.int64)
+        arrays |= parts
+    if format_ == "safetensors":
+        write_safetensors(path, arrays, names)
+    elif format_ == "pt":
+        write_pt(path, add_ids(arrays, start, len(next(iter(rows.values())))))
+    else:
+        _write_npy(path, arrays)
 
 
-def _write_npy(folder: Path, arrays: _Arrays) -> None:
+def _write_npy(folder: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
     for name, array in arrays.items():
         path = folder / f"{name}.npy"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -64,34 +105,22 @@ def _write_npy(folder: Path, arrays: _Arrays) -> None:
             file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
 
 
-def _write_parquet(path: Path, arrays: _Arrays) -> None:
-    arrow = import_arrow()
-    table = {}
-    for name, array in arrays.items():
-        table[name] = arrow.array(np.ascontiguousarray(array).reshape(-1))
-        for size in reversed(array.shape[1:]):
-            table[name] = arrow.FixedSizeListArray.from_arrays(table[name], size)
-    num_rows = len(next(iter(arrays.values())))
-    import_arrow("pyarrow.parquet").write_table(
-        arrow.table(table), path, row_group_size=max(1, num_rows), use_dictionary=False
-    )
-
-
 class Kind(NamedTuple):
-    """A kind of file: its reader as a source, and its chunk writer, if any."""
+    """A kind of file: its reader as a source, and whether chunks are written so."""
 
     endings: tuple[str, ...]
     open: Callable[[list[Path], Selection | None, int], Source] | None = None
-    write: Callable[[Path, _Arrays], None] | None = None
+    is_written: bool = False
 
 
 KINDS = {
-    "safetensors": Kind((".safetensors",), write=lambda path, a: write_safetensors(path, a, {})),
-    "npy": Kind((".npy",), lambda paths, chosen, _: NpyFiles({"data": paths}, chosen), _write_npy),
-    "pt": Kind((".pt",), write=write_pt),
-    "parquet": Kind((".parquet",), ParquetFiles, _write_parquet),
+    "safetensors": Kind((".safetensors",), is_written=True),
+    "npy": Kind((".npy",), lambda paths, chosen, _: NpyFiles({"data": paths}, chosen), True),
+    "pt": Kind((".pt",), is_written=True),
+    "parquet": Kind((".parquet",), ParquetFiles, is_written=True),
+    "arrow": Kind((".arrow", ".feather"), ArrowFiles),
     "csv": Kind((".csv",), CsvFiles),
     "jsonl": Kind((".jsonl", ".ndjson"), JsonlFiles),
 }
-FORMATS = tuple(name for name, kind in KINDS.items() if kind.write)
+FORMATS = tuple(name for name, kind in KINDS.items() if kind.is_written)
 """The formats of chunks."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from feedline.errors import check_flag
+from feedline.packing.fitting import Widened, Wider
 from feedline.packing.pipeline import Pipeline
 from feedline.packing.rows import check_unchanged
 from feedline.packing.settings import DEFAULT_MEMORY, Settings
@@ -72,19 +73,24 @@ def pack(
     result.
 
     Args:
-        source: A parquet, CSV, JSONL or `.npy` file, a list of files of one kind, or a folder of
-            them, read in the order of their names. One `.npy` file is column "data"; a mapping of
-            columns to `.npy` files, or a folder of them, has several columns. Or a mapping of
-            columns to arrays, or an iterable of records, which are mappings of columns to numbers,
-            lists or arrays. Iterables are read again from the start when packing resumes, so they
-            must yield the same records again.
+        source: A parquet, Arrow, CSV, JSONL or `.npy` file, a list of files of one kind, or a
+            folder of them, read in the order of their names. One `.npy` file is column "data"; a
+            mapping of columns to `.npy` files, or a folder of them, has several columns. Or a
+            store, or the path of anything else that `feedline.open` opens. Or a mapping of columns
+            to arrays, lists of values or `feedline.store.Lists`; or an iterable of records, which
+            are mappings of columns to values. Values are numbers, arrays, lists of any length,
+            texts, bytes, dates, and records of these, whose columns get names such as "a/b". None
+            is a missing value. Iterables are read again from the start when packing resumes, so
+            they must yield the same records again.
         folder: The folder to write.
         format: The format of the chunks: "safetensors", "npy", "pt" or "parquet".
         columns: The columns to take, as a list, or as a mapping of new names to names in the
-            source; by default all. All rows of a column must have one shape and one numeric type.
+            source; by default all. All values of a column must have one type. Values of one shape
+            become an array, others lists. Where values are missing, the column has zeros or empty
+            values, and a column of bools "<name>/is_missing" beside it tells where.
         chunk_samples: The number of samples in a chunk.
-        chunk_bytes: The number of bytes in a chunk, instead of the number of samples; by default 64
-            MiB, or less if `memory_budget` is small.
+        chunk_bytes: The most bytes in a chunk, instead of the number of samples; by default 64 MiB,
+            or less if `memory_budget` is small. A sample that has more is a chunk of its own.
         shuffle: Shuffle all samples uniformly. This writes all data to disk twice.
         seed: The seed of the shuffle and of the splits.
         split: The share of each split by name, such as `{"train": 0.9, "validation": 0.1}`, or only
@@ -109,6 +115,10 @@ def pack(
         ...     result = pack(source, f"{parent}/data", chunk_samples=4, split=0.2, shuffle=True)
         >>> result.num_samples, result.num_chunks, result.splits
         (10, 3, {'train': 8, 'validation': 2})
+        >>> with tempfile.TemporaryDirectory() as parent:
+        ...     source = {"text": ["a", None, "bc"], "tokens": [[1, 2], [3], []]}
+        ...     [f"{c.name}: {c}" for c in pack(source, f"{parent}/data").columns]
+        ['text: text', 'text/is_missing: bool', 'tokens: list of int64']
     """
     for name, flag in (("shuffle", shuffle), ("overwrite", overwrite)):
         check_flag(name, flag)
@@ -127,13 +137,21 @@ def pack(
     check_apart(paths_of(source), workshop.folder)
     with open_progress(progress) as bars:
         reader = open_source(source, settings.selection, settings.threads)
-        pipeline = Pipeline(settings, reader)
+        begun = workshop.begun_with if resume else {}
+        is_same = begun.get("source") == reader.identity
+        widened = Widened.from_described(begun.get("widened") if is_same else None)
         num_resumed: int | None = None
-        with workshop.opened(pipeline.parameters, resume=resume):
-            if not workshop.is_published:
-                num_resumed = pipeline.run(workshop, bars)
-                check_unchanged(reader.identity)
-                workshop.publish()
+        while True:
+            pipeline = Pipeline(settings, reader, widened)
+            try:
+                with workshop.opened(pipeline.parameters, resume=resume):
+                    if not workshop.is_published:
+                        num_resumed = pipeline.run(workshop, bars)
+                        check_unchanged(reader.identity)
+                        workshop.publish()
+                break
+            except Wider as wider:
+                widened = wider.add_to(widened)
     return _result(workshop.folder, tuple(settings.shares), num_resumed)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from itertools import count, takewhile
 from typing import Any
@@ -12,12 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.packing.chunk_writer import ChunkWriter
+from feedline.packing.fitting import Fitting, Widened, nothing_of
 from feedline.packing.formats import stored_columns
 from feedline.packing.rows import (
     Rows,
     Source,
     SourceFault,
-    check_batches,
     concatenate_rows,
     part_of_rows,
     take_rows,
@@ -26,7 +27,7 @@ from feedline.packing.settings import Settings
 from feedline.packing.shuffle import Shuffle
 from feedline.packing.splits import make_splits
 from feedline.packing.workshop import Workshop
-from feedline.store.columns import Column, columns_of
+from feedline.store.columns import Column
 from feedline.store.manifest import ChunkFile, write_manifest
 from feedline.store.progress import Progress
 from feedline.store.writing import reported, sync
@@ -38,14 +39,14 @@ Labels = NDArray[np.uint8]
 class Pipeline:
     """A source with known columns, and everything derived from them."""
 
-    def __init__(self, settings: Settings, source: Source) -> None:
+    def __init__(self, settings: Settings, source: Source, widened: Widened) -> None:
         self._settings = settings
         self._source = source
-        self._columns = _first_columns(source)
+        self._fitting = Fitting(source, widened)
+        self._columns = self._fitting.columns
         self._stored = stored_columns(settings.format, self._columns)
-        row_bytes = sum(column.row_bytes for column in self._stored)
-        self._chunk_samples = settings.num_samples_per_chunk(row_bytes)
-        self._num_waiting = settings.num_waiting_chunks(self._chunk_samples * row_bytes)
+        self._cut = settings.cut(self._stored)
+        row_bytes = sum(column.sample_bytes for column in self._stored)
         self._splits = make_splits(settings.shares, settings.seed, row_bytes)
         if source.num_rows is not None:
             self._refuse_empty(self._splits.counts(source.num_rows))
@@ -53,7 +54,10 @@ class Pipeline:
     @property
     def parameters(self) -> dict[str, Any]:
         """Everything that decides the result."""
-        return self._settings.describe(self._source.identity, self._columns, self._chunk_samples)
+        return {
+            **self._settings.describe(self._source.identity, self._columns, self._cut),
+            "widened": self._fitting.widened.describe(),
+        }
 
     def run(self, workshop: Workshop, progress: Progress) -> int:
         """Write all chunks and their metadata; return how many were already finished."""
@@ -62,11 +66,11 @@ class Pipeline:
             folders=folders,
             format_=self._settings.format,
             columns=self._columns,
-            chunk_samples=self._chunk_samples,
+            cut=self._cut,
             journal=workshop.journal,
             entries=workshop.entries,
             num_threads=self._settings.threads,
-            num_waiting=self._num_waiting,
+            num_waiting=self._settings.num_waiting_chunks(self._cut),
         )
         try:
             if self._settings.shuffle:
@@ -82,16 +86,24 @@ class Pipeline:
             for split, (folder, chunks) in enumerate(zip(folders, writer.finished, strict=True)):
                 files = [chunks[number] for number in range(len(chunks))]
                 assert sum(file.num_samples for file in files) == writer.positions[split]
-                write_manifest(folder, files, self._stored)
+                columns = [self._with_mean(column, split, writer) for column in self._stored]
+                write_manifest(folder, files, columns)
             sync([*folders, workshop.data])
         return writer.num_resumed
+
+    def _with_mean(self, column: Column, split: int, writer: ChunkWriter) -> Column:
+        """Return a column of lists with the mean number of bytes that were written."""
+        if not column.has_lists:
+            return column
+        num_bytes = sum(found[column.name] for found in writer.list_bytes[split].values())
+        return replace(column, mean_bytes=-(-num_bytes // writer.positions[split]))
 
     def _write_in_order(self, writer: ChunkWriter, progress: Progress) -> None:
         needed = [_num_samples_at_start(chunks) for chunks in writer.finished]
         start = needed[0]
         if len(needed) > 1:
             start = self._splits.last_block_before(needed) * self._splits.block_rows
-        writer.positions = self._splits.counts(start)
+        writer.go_to(self._splits.counts(start))
         progress.begin("packing", self._source.num_rows_guess, done=start)
         for rows, labels in self._labelled(start, progress):
             if labels is None:
@@ -106,7 +118,7 @@ class Pipeline:
     def _write_shuffled(self, workshop: Workshop, writer: ChunkWriter, progress: Progress) -> None:
         budget, num_rows = self._settings.memory_budget, self._source.num_rows_guess
         # A row in a spill has its key beside it, and needs some room to be sorted.
-        row_bytes = 24 + sum(column.row_bytes for column in self._columns)
+        row_bytes = 24 + sum(column.sample_bytes for column in self._columns)
         num_splits = len(self._splits.names)
         with ThreadPoolExecutor(self._settings.threads) as pool:
             shuffle = Shuffle(
@@ -116,7 +128,7 @@ class Pipeline:
                 max_bytes=budget // 4,
                 pool=pool,
                 num_splits=num_splits,
-                like={c.name: np.empty((0, *c.shape), c.dtype) for c in self._columns},
+                like={column.name: nothing_of(column, 0) for column in self._columns},
                 journal=workshop.journal,
                 entries=workshop.entries,
                 sync_bytes=2 * budget,
@@ -142,13 +154,14 @@ class Pipeline:
         block, skip = divmod(start, block_rows) if has_splits else (0, 0)
         held: list[Rows] = []
         num_held = 0
-        for batch in check_batches(self._source.batches(start - skip), self._columns):
+        for fitted in self._fitting.fitted(self._source.batches(start - skip)):
+            num_rows = len(next(iter(fitted.values())))
             if not has_splits:
-                yield batch.arrays, None
-                progress.advance(batch.num_rows)
+                yield fitted, None
+                progress.advance(num_rows)
                 continue
-            held.append(batch.arrays)
-            num_held += batch.num_rows
+            held.append(fitted)
+            num_held += num_rows
             if num_blocks := num_held // block_rows:
                 # The rest of a block is held back: its share depends on whether it is the last.
                 rows, whole = concatenate_rows(held), num_blocks * block_rows
@@ -156,7 +169,7 @@ class Pipeline:
                 yield part_of_rows(rows, skip, whole), np.concatenate(labels)[skip:]
                 held, num_held = [part_of_rows(rows, whole, num_held)], num_held - whole
                 block, skip = block + num_blocks, 0
-            progress.advance(batch.num_rows)
+            progress.advance(num_rows)
         if num_held:
             labels_left = self._splits.labels(block, num_held)[skip:]
             yield part_of_rows(concatenate_rows(held), skip, num_held), labels_left
@@ -168,17 +181,6 @@ class Pipeline:
                     f"split {name!r} gets 0 of {several(sum(counts), 'row')} and must get at least "
                     "1; use a larger share, or more rows"
                 )
-
-
-def _first_columns(source: Source) -> list[Column]:
-    for batch in source.batches(0):
-        if batch.num_rows:
-            return columns_of(batch.arrays, {})
-    files = source.identity.get("files", ())
-    where = f"{files[0][0]}: " if len(files) == 1 else f"{several(len(files), 'file')}: "
-    raise SourceFault(
-        f"{where if files else 'source '}has 0 rows and must have at least 1; check the source"
-    )
 
 
 def _num_samples_at_start(chunks: dict[int, ChunkFile]) -> int:

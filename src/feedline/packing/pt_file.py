@@ -40,7 +40,7 @@ def check_pt_columns(columns: list[Column]) -> None:
     for column in columns:
         place, _, key = column.name.partition("/")
         if column.name in ID_NAMES:
-            if column.dtype.kind not in "iu" or column.shape:
+            if column.dtype.kind not in "iu" or column.shape or column.has_lists:
                 raise InvalidValueError(
                     f"column {column.name!r} is {column} and must be one integer per row in "
                     "format='pt'; convert it, or rename it with columns={'sequences/id': …}"
@@ -53,13 +53,14 @@ def check_pt_columns(columns: list[Column]) -> None:
             )
 
 
-def add_ids(arrays: Mapping[str, NDArray[Any]], start: int) -> dict[str, NDArray[Any]]:
+def add_ids(
+    arrays: Mapping[str, NDArray[Any]], start: int, num_rows: int
+) -> dict[str, NDArray[Any]]:
     """Return the columns and the other columns that the tuple needs.
 
     Without ids, sequences are numbered in the order of the folder: `start` is the
     first number.
     """
-    num_rows = len(next(iter(arrays.values())))
     zeros = np.zeros(num_rows, np.int64)
     ids = dict.fromkeys(ID_NAMES, zeros) | {"sequence_ids": np.arange(start, start + num_rows)}
     return {**arrays, **{name: values for name, values in ids.items() if name not in arrays}}

@@ -1,61 +1,56 @@
-"""Rows between a source and a folder: columns of arrays, and of runs of any length.
+"""Rows between a source and a folder: columns of arrays, and of lists of any length.
 
 A source yields them in batches, which pass the same checks for every source.
 """
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from feedline.errors import PackError
-from feedline.store.columns import Column, columns_of
-from feedline.store.runs import copy_runs
+from feedline.packing.selection import Selection
+from feedline.store.columns import MISSING, is_carried
+from feedline.store.lists import Lists
 
 _PLAIN_TYPES = {"bool", "float16", "float32", "float64"} | {
     f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)
 }
 
 
-@dataclass(frozen=True, eq=False)
-class Ragged:
-    """Runs of values, one for each row and one after another.
+# Units of dates that stores lack, and the next finer one that they have.
+_FINER = {"M": {"Y": "D", "M": "D", "W": "D", "h": "s", "m": "s"}}
+_FINER["m"] = {"W": "s", "D": "s", "h": "s", "m": "s"}
 
-    There may be two arrays of values, such as the numbers and the columns of a sparse matrix.
-    """
-
-    sizes: NDArray[np.int64]
-    arrays: tuple[NDArray[Any], ...]
-
-    def __len__(self) -> int:
-        return len(self.sizes)
-
-
-Rows = Mapping[str, "NDArray[Any] | Ragged"]
+Values = NDArray[Any] | Lists
+Rows = Mapping[str, Values]
 """Columns of equally many rows, by name."""
 
 
 def part_of_rows(rows: Rows, start: int, stop: int) -> Rows:
     """Return neighbouring rows, without a copy."""
-    return {name: _part(column, start, stop) for name, column in rows.items()}
+    return {name: column[start:stop] for name, column in rows.items()}
 
 
 def take_rows(rows: Rows, places: NDArray[np.int64]) -> Rows:
     """Return the rows at these places, copied.
 
     Examples:
-        >>> runs = Ragged(np.array([2, 0, 1]), (np.array([7, 8, 9]),))
-        >>> taken = take_rows({"x": runs}, np.array([2, 1, 0]))["x"]
-        >>> taken.sizes.tolist(), taken.arrays[0].tolist()
-        ([1, 0, 2], [9, 7, 8])
+        >>> lists = Lists(np.array([7, 8, 9]), np.array([0, 2, 2, 3]))
+        >>> take_rows({"x": lists}, np.array([2, 1, 0]))["x"].tolist()
+        [[9], [], [7, 8]]
     """
-    return {name: _take(column, places) for name, column in rows.items()}
+    return {
+        name: column.take(places) if isinstance(column, Lists) else column.take(places, axis=0)
+        for name, column in rows.items()
+    }
 
 
 def concatenate_rows(parts: Sequence[Rows]) -> Rows:
@@ -98,12 +93,31 @@ def read_rows(file: BinaryIO, like: Rows) -> Rows:
     def read_like(array: NDArray[Any]) -> NDArray[Any]:
         return read((next(lengths), *array.shape[1:]), array.dtype)
 
+    def read_lists(like: Lists) -> Lists:
+        sizes = read_like(np.empty(0, np.int64))
+        return lists_of(read_like(like.values), sizes, like.kind)
+
     return {
-        name: Ragged(read_like(column.sizes), tuple(read_like(array) for array in column.arrays))
-        if isinstance(column, Ragged)
-        else read_like(column)
+        name: read_lists(column) if isinstance(column, Lists) else read_like(column)
         for name, column in like.items()
     }
+
+
+def lists_of(values: NDArray[Any], sizes: NDArray[Any], kind: str = "list") -> Lists:
+    """Return lists that lie one after another, by the number of values of each."""
+    offsets = np.zeros(len(sizes) + 1, np.int64)
+    np.cumsum(sizes, out=offsets[1:])
+    return Lists(values, offsets, kind)
+
+
+def row_sizes(rows: Rows) -> NDArray[np.int64]:
+    """Return the number of bytes of each row; a list has 8 more, which tell where it begins."""
+    sizes = np.zeros(len(next(iter(rows.values()))), np.int64)
+    for column in rows.values():
+        values = column.values if isinstance(column, Lists) else column
+        value_bytes = values.dtype.itemsize * math.prod(values.shape[1:])
+        sizes += 8 + value_bytes * column.lengths if isinstance(column, Lists) else value_bytes
+    return sizes
 
 
 class SourceFault(PackError):
@@ -114,12 +128,16 @@ class SourceFault(PackError):
 class Batch:
     """Some rows of a source, by column.
 
-    `where` names the file or source, and `row` is the number of the first row in it.
+    `where` names the file or source, and `row` is the number of the first row in it. A column that
+    has missing values here has a column of bools beside it. A column of objects is one whose type
+    these rows do not tell, because it has no value in them. `type_names` names types that numpy
+    lacks.
     """
 
     where: str
     row: int
-    arrays: Mapping[str, NDArray[Any]]
+    arrays: Rows
+    type_names: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def num_rows(self) -> int:
@@ -131,8 +149,12 @@ class Source(Protocol):
     """Rows that can be read in batches.
 
     `identity` is JSON that is different when the source has changed. `num_rows` is exact, or None
-    if it is unknown until all is read; `num_rows_guess` is an estimate.
+    if it is unknown until all is read; `num_rows_guess` is an estimate. `can_restart` says whether
+    rows can be read from the start again.
     """
+
+    @property
+    def can_restart(self) -> bool: ...
 
     @property
     def identity(self) -> dict[str, Any]: ...
@@ -148,33 +170,48 @@ class Source(Protocol):
         ...
 
 
+class Flat(NamedTuple):
+    """Columns by their paths, and for those with missing values where these are."""
+
+    values: dict[str, Values]
+    missing: dict[str, NDArray[np.bool_]]
+
+    def add(self, other: Flat) -> None:
+        """Add the columns of another one."""
+        self.values.update(other.values)
+        self.missing.update(other.missing)
+
+    def chosen(self, selection: Selection, where: str) -> dict[str, Values]:
+        """Return the selected columns by their new names, each with its mask, if it has one."""
+        found: dict[str, Values] = {}
+        for new, old in selection.items():
+            found[new] = self.values[old]
+            if old in self.missing:
+                if new + MISSING in selection:
+                    raise SourceFault(
+                        f"{where}: column {new!r:.80} has missing values, which "
+                        f"{new + MISSING!r:.80} must tell, but that is a column of the source; "
+                        "rename it with columns={'new name': 'name in the source'}"
+                    )
+                found[new + MISSING] = self.missing[old]
+        return found
+
+
 def as_column(where: str, row: int, name: str, array: NDArray[Any]) -> NDArray[Any]:
-    """Return the values as little-endian numbers, or raise."""
-    if array.dtype.name not in _PLAIN_TYPES:
+    """Return the values as little-endian numbers or dates, or raise."""
+    if array.dtype.kind in "mM":
+        unit, step = np.datetime_data(array.dtype)
+        finer = _FINER[array.dtype.kind].get(unit)
+        if finer and step == 1:
+            array = array.astype(f"{array.dtype.kind}8[{finer}]")
+    is_date = array.dtype.kind in "mM" and is_carried(array.dtype)
+    if array.dtype.name not in _PLAIN_TYPES and not is_date:
         raise SourceFault(
             f"{where}: column {name!r:.80} is of type {array.dtype} at row {row} and must be of "
-            "booleans, integers or floats; convert it, or exclude it with columns=[…]"
+            "booleans, integers, floats, dates, bytes or texts, or lists of numbers; convert it, "
+            "or exclude it with columns=[…]"
         )
     return array.astype(array.dtype.newbyteorder("<"), copy=False)
-
-
-def check_batches(batches: Iterable[Batch], columns: Iterable[Column]) -> Iterator[Batch]:
-    """Yield the batches that have rows, or raise if their columns differ from the first."""
-    expected = list(columns)
-    for batch in batches:
-        if not batch.num_rows:
-            continue
-        columns_found = {column.name: column for column in columns_of(batch.arrays, {})}
-        for want in expected:
-            # Files may have them in another order.
-            found = columns_found[want.name]
-            if want != found:
-                raise SourceFault(
-                    f"{batch.where}: column {found.name!r:.80} is {found} at row {batch.row} but "
-                    f"{want} in the first rows; all rows must have one type and shape; convert the "
-                    "column, or exclude it with columns=[…]"
-                )
-        yield batch
 
 
 def describe_files(kind: str, paths: Iterable[Path]) -> dict[str, Any]:
@@ -202,38 +239,12 @@ def check_unchanged(identity: dict[str, Any]) -> None:
         )
 
 
-def _arrays_of(column: NDArray[Any] | Ragged) -> tuple[NDArray[Any], ...]:
-    return (column.sizes, *column.arrays) if isinstance(column, Ragged) else (column,)
+def _arrays_of(column: Values) -> tuple[NDArray[Any], ...]:
+    return (column.lengths, column.values) if isinstance(column, Lists) else (column,)
 
 
-def _part(column: NDArray[Any] | Ragged, start: int, stop: int) -> NDArray[Any] | Ragged:
-    if not isinstance(column, Ragged):
-        return column[start:stop]
-    first = int(column.sizes[:start].sum())
-    last = first + int(column.sizes[start:stop].sum())
-    return Ragged(column.sizes[start:stop], tuple(array[first:last] for array in column.arrays))
-
-
-def _take(column: NDArray[Any] | Ragged, places: NDArray[np.int64]) -> NDArray[Any] | Ragged:
-    if not isinstance(column, Ragged):
-        return column.take(places, axis=0)
-    all_ends = np.cumsum(column.sizes)
-    sizes, ends = column.sizes[places], all_ends[places]
-    starts = ends - sizes
-    num_values = int(sizes.sum())
-    if len(column.arrays) == 2:
-        first, second = column.arrays
-        outs = np.empty(num_values, first.dtype), np.empty(num_values, second.dtype)
-        copy_runs(starts, ends, (first, second), outs)
-        return Ragged(sizes, outs)
-    shifts = starts - (np.cumsum(sizes) - sizes)
-    index = np.repeat(shifts, sizes) + np.arange(num_values)
-    return Ragged(sizes, tuple(array[index] for array in column.arrays))
-
-
-def _join(parts: Sequence[Any]) -> NDArray[Any] | Ragged:
-    if not isinstance(parts[0], Ragged):
-        return np.concatenate(parts)
-    arrays = zip(*(part.arrays for part in parts), strict=True)
-    joined = tuple(np.concatenate(values) for values in arrays)
-    return Ragged(np.concatenate([part.sizes for part in parts]), joined)
+def _join(parts: Sequence[Any]) -> Values:
+    if isinstance(parts[0], Lists):
+        return Lists.joined(parts)
+    joined: NDArray[Any] = np.concatenate(parts)
+    return joined

@@ -47,14 +47,22 @@ def select(selection: Selection | None, found: Iterable[str], where: str) -> Sel
     if selection is None:
         _check_names(available, f"{where}:", "choose others with columns=[…]")
         return {name: name for name in available}
-    for old in selection.values():
+    expanded: Selection = {}
+    for new, old in selection.items():
+        inside = [path for path in available if path.startswith(f"{old}/")]
+        if old in available or not inside:
+            expanded[new] = old
+        else:
+            # A column of records stands for all columns in it.
+            expanded |= {new + path.removeprefix(old): path for path in inside}
+    for old in expanded.values():
         if available.count(old) != 1:
             listed = ", ".join(repr(name) for name in available[:20])
             raise InvalidValueError(
                 f"{where}: has {available.count(old)} columns named {old!r:.80} and must have 1; "
                 f"it has {listed:.500}"
             )
-    return selection
+    return expanded
 
 
 def old_names(selection: Selection) -> list[str]:

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from feedline.errors import PackError
 from feedline.packing.keys import row_keys
 from feedline.packing.rows import (
-    Ragged,
     Rows,
     concatenate_rows,
     num_bytes_of,
@@ -29,6 +28,7 @@ from feedline.packing.rows import (
 )
 from feedline.packing.workshop import Entry, Journal
 from feedline.plan.seeds import Seed
+from feedline.store.lists import Lists
 from feedline.store.writing import remove, reported, sync
 
 # Columns beside those of the rows; no column of a source can have such a name.
@@ -292,5 +292,5 @@ def _make_spills(split: int, num_parts: int, part: int, factor: int) -> list[Spi
 
 def _numbers(rows: Rows, name: str) -> NDArray[np.uint64]:
     column = rows[name]
-    assert not isinstance(column, Ragged)
+    assert not isinstance(column, Lists)
     return column

@@ -14,12 +14,20 @@ from feedline.packing.arrays import ArraySource, NpyFiles, Records
 from feedline.packing.formats import KINDS
 from feedline.packing.rows import Source
 from feedline.packing.selection import Selection
+from feedline.packing.stores import StoreSource, path_of
+from feedline.store.foreign.known import is_foreign
+from feedline.store.formats import FILE_ENDINGS
+from feedline.store.manifest import MANIFEST_NAME
+from feedline.store.opening import open as open_store
+from feedline.store.protocol import is_store
 
 _ENDINGS = {ending: name for name, kind in KINDS.items() if kind.open for ending in kind.endings}
 
 
 def open_source(source: Any, selection: Selection | None, num_threads: int) -> Source:
-    """Return a reader of a source: files, arrays or records."""
+    """Return a reader of a source: files, stores, arrays or records."""
+    if is_store(source):
+        return StoreSource(source, selection)
     paths = paths_of(source)
     if isinstance(source, Mapping):
         if len(paths) not in (0, len(source)):
@@ -33,6 +41,8 @@ def open_source(source: Any, selection: Selection | None, num_threads: int) -> S
                 )
         columns = {str(name): [path] for name, path in zip(source, paths, strict=True)}
         return NpyFiles(columns, selection)
+    if isinstance(source, str | os.PathLike) and _is_stored(paths[0]):
+        return StoreSource(open_store(paths[0]), selection)
     if paths:
         kind, files = _list_files(source if isinstance(source, list | tuple) else paths)
         if kind == "npy" and isinstance(source, str | os.PathLike) and paths[0].is_dir():
@@ -45,13 +55,31 @@ def open_source(source: Any, selection: Selection | None, num_threads: int) -> S
     if isinstance(source, Iterable) and not isinstance(source, bytes):
         return Records(source, selection)
     raise InvalidValueError(
-        f"source={source!r:.80} must be a path, a list of paths, a mapping of arrays or of .npy "
-        "files, or an iterable of records"
+        f"source={source!r:.80} must be a path, a list of paths, a store, a mapping of columns or "
+        "of .npy files, or an iterable of records"
     )
 
 
+def _is_stored(path: Path) -> bool:
+    """Whether `feedline.open` opens what is at a path, and no reader here does."""
+    if not path.is_dir():
+        is_known = path.suffix.lower() in _ENDINGS or not path.exists()
+        return not is_known and (path.suffix in (*FILE_ENDINGS, ".bin") or is_foreign(path))
+    marks = (MANIFEST_NAME, f"*/{MANIFEST_NAME}", "zarr.json", ".zgroup", ".zarray")
+    if any(next(path.glob(mark), None) is not None for mark in marks):
+        return True
+    # Some formats keep beside the files what tells which of their rows are there.
+    has_folders = any(entry.is_dir() for entry in path.iterdir())
+    kinds = {entry.suffix.lower() for entry in path.iterdir() if entry.name[0] not in "._"}
+    is_plain = not has_folders and len(kinds) == 1 and kinds <= _ENDINGS.keys()
+    return not is_plain and is_foreign(path)
+
+
 def paths_of(source: Any) -> list[Path]:
-    """Return the paths that a source names."""
+    """Return the paths that a source names, or that it reads from."""
+    if is_store(source):
+        found = path_of(source)
+        return [] if found is None else [found]
     if isinstance(source, Mapping):
         source = list(source.values())
     entries = [source] if isinstance(source, str | os.PathLike) else source
@@ -96,7 +124,7 @@ def _kind_of(path: Path) -> str:
     kind = _ENDINGS.get(path.suffix.lower())
     if kind is None:
         raise InvalidValueError(
-            f"source={str(path)!r} must end in one of {', '.join(_ENDINGS)}; convert it, or pass "
-            "the files of a folder as a list"
+            f"source={str(path)!r} must end in one of {', '.join(_ENDINGS)}, or be data that "
+            "feedline.open opens; convert it, or pass the files of a folder as a list"
         )
     return kind

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from feedline.errors import PackError
-from feedline.packing.rows import Batch, SourceFault, as_column, describe_files
+from feedline.packing.arrow_columns import paths_in, to_columns
+from feedline.packing.rows import Batch, Flat, SourceFault, describe_files
 from feedline.packing.selection import Selection, old_names, select
 from feedline.store.extras import import_arrow
 from feedline.words import several
@@ -34,6 +34,8 @@ _NO_VALUE = ["", "NA", "N/A", "#N/A", "n/a", "NULL", "null", "None", "<NA>"]
 class ParquetFiles:
     """Parquet files with the same columns."""
 
+    can_restart = True
+
     def __init__(self, paths: list[Path], selection: Selection | None, num_threads: int) -> None:
         self._paths = paths
         self._arrow = import_arrow()
@@ -42,9 +44,9 @@ class ParquetFiles:
         chosen = selection
         for path in paths:
             with self._open(path) as file:
-                names = _names_of(path, file.schema_arrow)
+                names = names_of(path, file.schema_arrow)
                 if selection is None and chosen is not None:
-                    _refuse_other_columns(path, names, list(chosen))
+                    refuse_other_columns(path, names, list(chosen))
                 chosen = select(chosen, names, str(path))
                 self._num_rows.append(_num_rows_in(path, file.metadata))
         assert chosen is not None
@@ -70,11 +72,11 @@ class ParquetFiles:
                 for table in file.iter_batches(
                     batch_size=_batch_rows(file, number, groups[number]),
                     row_groups=[number],
-                    columns=old_names(self._selection),
+                    columns=_fields_of(file.schema_arrow, self._selection),
                 ):
                     skip = min(max(start - row, 0), table.num_rows)
                     if skip < table.num_rows:
-                        yield _batch(path, row + skip, table.slice(skip), self._selection)
+                        yield batch_of_table(path, row + skip, table.slice(skip), self._selection)
                     row += table.num_rows
 
     @contextmanager
@@ -102,6 +104,7 @@ class _TextFiles(ABC):
     refuse lines that are longer than a block.
     """
 
+    can_restart = True
     kind = ""
     has_quotes = False
     #: What messages call the first row of a block.
@@ -127,9 +130,9 @@ class _TextFiles(ABC):
                     schema = table.schema if schema is None else schema
                     skip = min(max(start - num_seen, 0), table.num_rows)
                     if skip < table.num_rows:
-                        names = _names_of(path, table.schema)
+                        names = names_of(path, table.schema)
                         selection = select(self._selection, names, str(path))
-                        yield _batch(path, row + skip, table.slice(skip), selection)
+                        yield batch_of_table(path, row + skip, table.slice(skip), selection)
                     num_seen += table.num_rows
                     row += table.num_rows
 
@@ -199,13 +202,13 @@ class CsvFiles(_TextFiles):
         end = line.end() if line else len(first)
         try:
             header = csv.read_csv(self._arrow.BufferReader(first[:end]))
-            self._names = _names_of(path, header.schema)
+            self._names = names_of(path, header.schema)
         except self._arrow.ArrowException as error:
             raise SourceFault(
                 f"{path}: its first line must name the columns ({error}); add a header"
             ) from None
         if schema is not None and self._selection is None:
-            _refuse_other_columns(path, self._names, schema.names)
+            refuse_other_columns(path, self._names, schema.names)
         self._wanted = old_names(select(self._selection, self._names, str(path)))
         return first[end:]
 
@@ -220,8 +223,8 @@ class CsvFiles(_TextFiles):
             convert_options=csv.ConvertOptions(
                 include_columns=self._wanted,
                 column_types=schema,
+                # In a column of texts these are texts.
                 null_values=_NO_VALUE,
-                strings_can_be_null=True,
             ),
         )
 
@@ -235,9 +238,12 @@ class JsonlFiles(_TextFiles):
         json = import_arrow("pyarrow.json")
         options = None
         if schema is not None:
-            wanted = old_names(self._selection) if self._selection else schema.names
+            names = schema.names
+            if self._selection is not None:
+                paths = [path for path, _ in paths_in(schema)]
+                names = _fields_of(schema, select(self._selection, paths, self.kind))
             options = json.ParseOptions(
-                explicit_schema=self._arrow.schema([schema.field(name) for name in wanted]),
+                explicit_schema=self._arrow.schema([schema.field(name) for name in names]),
                 unexpected_field_behavior="error" if self._selection is None else "ignore",
             )
         return json.read_json(
@@ -247,56 +253,18 @@ class JsonlFiles(_TextFiles):
         )
 
 
-def _batch(path: Path, row: int, table: Any, selection: Selection) -> Batch:
-    arrays = {
-        new: to_array(str(path), row, old, table.column(old)) for new, old in selection.items()
-    }
-    return Batch(str(path), row, arrays)
+def batch_of_table(path: Path, row: int, table: Any, selection: Selection) -> Batch:
+    """Return the selected columns of a table."""
+    flat = Flat({}, {})
+    for name in _fields_of(table.schema, selection):
+        flat.add(to_columns(str(path), row, name, table.column(name)))
+    return Batch(str(path), row, flat.chosen(selection, str(path)))
 
 
-def to_array(where: str, row: int, name: str, values: Any) -> NDArray[Any]:
-    """Return a column of a table as an array, or raise an error that names file, row and column.
-
-    `row` is the number of the first row of the table in the file.
-    """
-    types = import_arrow("pyarrow").types
-    array = values.combine_chunks() if hasattr(values, "combine_chunks") else values
-    shape = [len(array)]
-    per_row = 1
-    while True:
-        if array.null_count:
-            missing = int(np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))[0])
-            raise SourceFault(
-                f"{where}: column {name!r:.80} has no value at row {row + missing // per_row}; "
-                "every row must have a value; add it, or exclude the column with columns=[…]"
-            )
-        if types.is_dictionary(array.type):
-            array = array.dictionary_decode()
-        elif types.is_fixed_size_list(array.type):
-            shape.append(array.type.list_size)
-            array = array.flatten()
-        elif types.is_list(array.type) or types.is_large_list(array.type):
-            lengths = array.value_lengths().to_numpy()
-            shape.append(int(lengths[0]) if len(lengths) else 0)
-            if (others := np.flatnonzero(lengths != shape[-1])).size:
-                raise SourceFault(
-                    f"{where}: column {name!r:.80} has {several(lengths[others[0]], 'value')} at "
-                    f"row {row + int(others[0]) // per_row} but {shape[-1]} before; all lists of a "
-                    "column must have one length; pad or cut them, or exclude the column with "
-                    "columns=[…]"
-                )
-            array = array.flatten()
-        else:
-            break
-        per_row = max(1, int(np.prod(shape[1:])))
-    kind = array.type
-    if not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
-        raise SourceFault(
-            f"{where}: column {name!r:.80} is of type {kind} at row {row} and must be of booleans, "
-            "integers or floats; convert it, or exclude it with columns=[…]"
-        )
-    numbers = array.to_numpy(zero_copy_only=False)
-    return as_column(where, row, name, numbers.reshape(shape))
+def _fields_of(schema: Any, selection: Selection) -> list[str]:
+    """Return the fields of a table that selected columns are in."""
+    wanted = set(selection.values())
+    return list(dict.fromkeys(field for path, field in paths_in(schema) if path in wanted))
 
 
 def _batch_rows(file: Any, number: int, group: Any) -> int:
@@ -321,9 +289,10 @@ def _num_rows_in(path: Path, metadata: Any) -> int:
     return num_rows
 
 
-def _names_of(path: Path, schema: Any) -> list[str]:
+def names_of(path: Path, schema: Any) -> list[str]:
+    """Return the paths of the columns of a table."""
     try:
-        return list(schema.names)
+        return [path for path, _ in paths_in(schema)]
     except UnicodeDecodeError:
         raise _not_text(path) from None
 
@@ -334,7 +303,7 @@ def _not_text(path: Path) -> SourceFault:
     )
 
 
-def _refuse_other_columns(path: Path, names: list[str], expected: list[str]) -> None:
+def refuse_other_columns(path: Path, names: list[str], expected: list[str]) -> None:
     """Raise unless a file has the same columns as those before it."""
     if set(names) != set(expected):
         odd = ", ".join(repr(name) for name in sorted(set(names) ^ set(expected))[:10])

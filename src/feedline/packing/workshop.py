@@ -30,7 +30,7 @@ from feedline.store.writing import remove, reported, sync
 from feedline.words import several
 
 # Of the journal and the spills: a run of another version is not resumed.
-_VERSION = 2
+_VERSION = 3
 _FORMAT = "feedline.pack"
 _ENTRIES = {"lock", "journal.jsonl", "data", "spills", "old"}
 
@@ -133,6 +133,16 @@ class Workshop:
                 f"{self.folder}: {self._product.refusal}; choose another folder, or remove it"
             )
 
+    @property
+    def begun_with(self) -> dict[str, Any]:
+        """The parameters of an interrupted run, which `opened` will compare; none without one."""
+        for path in (self._journal_path, self._done_path):
+            header = _header_of(path)
+            if header is not None and header.get("version") == _VERSION:
+                found = header.get("parameters")
+                return found if isinstance(found, dict) else {}
+        return {}
+
     @contextmanager
     def opened(self, parameters: dict[str, Any], *, resume: bool) -> Iterator[None]:
         """Lock the folder and read its journal, or begin one; the parameters must be the same.
@@ -176,7 +186,7 @@ class Workshop:
     def _take_over(self, parameters: dict[str, Any], *, resume: bool) -> None:
         """Read the journal of an interrupted run; nothing is taken over that is not certain."""
         if self._done_path.exists() and not self._journal_path.exists():
-            if not _is_journal(self._done_path):
+            if _header_of(self._done_path) is None:
                 raise PackError(
                     f"{self._done_path}: was not written by packing; move it, or choose another "
                     "folder"
@@ -313,13 +323,14 @@ def _is_folder(path: Path, sealed: Any) -> bool:
         return False
 
 
-def _is_journal(path: Path) -> bool:
+def _header_of(path: Path) -> Entry | None:
+    """Return the first line of a journal; None if this is something else."""
     try:
         with open(path, "rb") as file:
             header = json.loads(file.readline(2**24))
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(header, dict) and header.get("format") == _FORMAT
+    except (OSError, ValueError, RecursionError):
+        return None
+    return header if isinstance(header, dict) and header.get("format") == _FORMAT else None
 
 
 def _read_journal(path: Path) -> list[Entry]:

@@ -21,7 +21,7 @@ _DIGITS = 6
 @dataclass(frozen=True)
 class Series:
     """Numbers under one name; `None` where there is no value. `style` is line, dashed, steps or
-    area."""
+    area; areas are stacked."""
 
     name: str
     values: Sequence[float | None]
@@ -140,7 +140,10 @@ class Table(Chart):
 
 @dataclass(frozen=True)
 class Panel:
-    """Charts that answer one question; `name` is its anchor in the page."""
+    """Charts that answer one question; `name` is its anchor in the page.
+
+    Each line of `text` is a paragraph.
+    """
 
     name: str
     title: str
@@ -168,11 +171,11 @@ class Verdict:
 @one_line
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """Everything that a page shows. `origin` is plan, simulation or log.
+    """Everything that a page shows. `origin` is plan, simulation, log or measurement.
 
     Args:
         title: The title of the page.
-        origin: `plan`, `simulation` or `log`.
+        origin: `plan`, `simulation`, `log` or `measurement`.
         subtitle: The line below the title.
         verdict: Whether all is well.
         facts: Numbers that stand above the panels.

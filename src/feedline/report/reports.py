@@ -19,8 +19,9 @@ from feedline.report.coverage_panel import (
 from feedline.report.log_trace import counted_rows, trace_of_runs
 from feedline.report.plan_trace import trace_of_config
 from feedline.report.quality_panel import quality_panel, streams_of_trace
-from feedline.report.run_panels import audit_panel, parts_panel, runs_panel, wait_panel
+from feedline.report.run_panels import audit_panel, parts_panel, runs_panel
 from feedline.report.step_panels import batch_panel, map_panel, tail_panel
+from feedline.report.wait_panel import wait_panel
 from feedline.runs.audit import audit_config, audit_logs, data_of, find_logs
 from feedline.runs.audit_result import AuditResult
 from feedline.runs.audit_runs import Run, runs_of

@@ -1,4 +1,4 @@
-"""The panels about runs: restarts and resizes, what an audit found, and waiting for data."""
+"""The panels about runs: restarts and resizes, and what an audit found."""
 
 from __future__ import annotations
 
@@ -6,26 +6,22 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import islice
 
-import numpy as np
-
-from feedline.report.charts import Chart, Lines, Mark, Panel, Series, Span, Table, Timeline
-from feedline.report.log_trace import counted_rows
+from feedline.report.charts import Chart, Mark, Panel, Span, Table, Timeline
 from feedline.report.trace import Stretch, Trace
 from feedline.runs.audit_result import AuditResult
 from feedline.runs.audit_runs import Run
 from feedline.runs.dry_run import DryRun
 from feedline.runs.log_records import LoggedEvent
 from feedline.runs.plan_report import spread
-from feedline.runs.words import num_ranks, seconds_of, shortened
-from feedline.words import several
+from feedline.runs.words import num_ranks, shortened
 
-_MOST_ROWS, _MOST_SPANS, _MOST_MARKS, _MOST_FIELDS, _MOST_WAITS = 200, 40, 1000, 20, 200
+_MOST_ROWS, MOST_SPANS, _MOST_MARKS, _MOST_FIELDS = 200, 40, 1000, 20
 _SHOWN = ("start", "resume", "checkpoint", "stop")
 
 
 def runs_panel(runs: Sequence[Run], trace: Trace) -> Panel:
     """Return the panel of starts, checkpoints and ends of runs, and steps that do not count."""
-    shown = spread(0, len(runs), _MOST_SPANS)
+    shown = spread(0, len(runs), MOST_SPANS)
     num_marks = _MOST_MARKS // len(shown)
     timeline = Timeline(
         title="Runs",
@@ -33,7 +29,7 @@ def runs_panel(runs: Sequence[Run], trace: Trace) -> Panel:
             "Triangles are starts, checkpoints and ends. Faded steps do not count: the next run "
             "repeated them."
         )
-        + _some_of(len(runs)),
+        + some_of(len(runs)),
         x_label="step",
         spans=[
             _span(trace.stretches[n], _note_on(runs[n]), _marks(runs[n], num_marks)) for n in shown
@@ -56,10 +52,10 @@ def runs_panel(runs: Sequence[Run], trace: Trace) -> Panel:
 
 def parts_panel(run: DryRun, trace: Trace) -> Panel:
     """Return the parts of an epoch with resizes."""
-    stretches = [trace.stretches[n] for n in spread(0, len(trace.stretches), _MOST_SPANS)]
+    stretches = [trace.stretches[n] for n in spread(0, len(trace.stretches), MOST_SPANS)]
     timeline = Timeline(
         title="Parts of the epoch",
-        note=_some_of(len(trace.stretches)).strip(),
+        note=some_of(len(trace.stretches)).strip(),
         x_label="step",
         spans=[_span(stretch, num_ranks(stretch.world_size)) for stretch in stretches],
     )
@@ -88,10 +84,11 @@ def _first_of(count: int) -> str:
     return f"The first {_MOST_ROWS:,} of {count:,}." if count > _MOST_ROWS else ""
 
 
-def _some_of(count: int) -> str:
-    if count <= _MOST_SPANS:
+def some_of(count: int) -> str:
+    """Return a sentence for a note if some of very many runs are shown."""
+    if count <= MOST_SPANS:
         return ""
-    return f" {_MOST_SPANS:,} of {count:,} are shown, spread evenly."
+    return f" {MOST_SPANS:,} of {count:,} are shown, spread evenly."
 
 
 def _span(stretch: Stretch, note: str, marks: Sequence[Mark] = ()) -> Span:
@@ -176,34 +173,3 @@ def audit_panel(result: AuditResult) -> Panel:
         charts.append(table)
     text = "Every sample that the ranks received, counted from their logs."
     return Panel("audit", "Audit", text, charts)
-
-
-def wait_panel(runs: Sequence[Run]) -> Panel | None:
-    """Return how long ranks waited for data, or None if unknown."""
-    rows = counted_rows(runs)
-    rows = rows[np.isfinite(rows["wait"])]
-    if not len(rows):
-        return None
-    first, end = int(rows["step"].min()), int(rows["step"].max()) + 1
-    width = max(1, -(-(end - first) // _MOST_WAITS))
-    # At most a few hundred stretches of steps: those that have batches.
-    starts, places = np.unique((rows["step"] - first) // width, return_inverse=True)
-    longest = np.zeros(len(starts))
-    np.maximum.at(longest, places, rows["wait"])
-    means = np.bincount(places, weights=rows["wait"]) / np.bincount(places)
-    chart = Lines(
-        title="Wait for a batch",
-        note="The first batch of a run includes the start of its workers.",
-        x_label="step",
-        y_label="time",
-        x=(first + starts * width).tolist(),
-        series=[
-            Series("longest of all ranks", longest.tolist()),
-            Series("mean", means.tolist()),
-        ],
-        format="seconds",
-    )
-    total, batches = float(rows["wait"].sum()), several(len(rows), "batch", "batches")
-    text = f"Ranks waited {seconds_of(total)} in total, "
-    text += f"{seconds_of(total / len(rows))} for each of {batches} on average."
-    return Panel("waits", "Waiting for data", text, [chart])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.errors import InvalidValueError, check_integer
+from feedline.feed.waits import PARTS, Wait
 from feedline.runs.consumption_log import LogHeader, iter_log, read_log_header
 from feedline.runs.log_records import Ids, LoggedBatch, LoggedEvent
 
@@ -24,10 +26,12 @@ PLACES_PER_EPOCH = 2**40
 _MOST_EPOCHS = 2**21
 _MOST_MISSING = 1000
 
-# One row for each batch; the seconds of waiting come last.
+# One row for each batch; the seconds of waiting come last, with their parts if these are known.
 _NAMES = ("epoch", "step", "batch", "num_ids", "num_real")
-_ROW = struct.Struct("<qqqqqd")
-_ROWS = np.dtype([*((name, "<i8") for name in _NAMES), ("wait", "<f8")])
+_WAITS = ("wait", *PARTS)
+_ROW = struct.Struct("<qqqqqdddd")
+_ROWS = np.dtype([*((name, "<i8") for name in _NAMES), *((name, "<f8") for name in _WAITS)])
+_UNKNOWN = (math.nan,) * len(PARTS)
 
 Table = NDArray[np.void]
 
@@ -71,7 +75,8 @@ class RankPart:
 
     @cached_property
     def table(self) -> Table:
-        """One row for each batch: epoch, step, batch, num_ids, num_real and wait.
+        """One row for each batch: epoch, step, batch, num_ids, num_real, wait and its parts, which
+        are NaN where they are unknown.
 
         Use it after the last batch.
         """
@@ -80,7 +85,9 @@ class RankPart:
     def add(self, end: int, batch: LoggedBatch) -> None:
         """Add the next batch, which ends at `end` in the file."""
         sizes = len(batch.ids), len(batch.real_ids)
-        self.rows += _ROW.pack(batch.epoch, batch.step, batch.batch, *sizes, batch.wait)
+        wait = batch.wait
+        parts = map(wait.__getattribute__, PARTS) if isinstance(wait, Wait) else _UNKNOWN
+        self.rows += _ROW.pack(batch.epoch, batch.step, batch.batch, *sizes, wait, *parts)
         spans = self.spans.setdefault(batch.epoch, [])
         # Epochs may take turns, so each has several spans; none is read for another epoch.
         if spans and self._last_epoch == batch.epoch:

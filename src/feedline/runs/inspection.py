@@ -22,6 +22,7 @@ from feedline.errors import (
     PlanMismatchError,
     UnsafeDataError,
 )
+from feedline.feed.waits import PARTS
 from feedline.plain_file import open_plain
 from feedline.plan import Cursor
 from feedline.plan.cursor import CURSOR_FORMAT
@@ -29,13 +30,19 @@ from feedline.runs.audit import find_logs
 from feedline.runs.audit_runs import Table, parts_of
 from feedline.runs.log_records import is_log
 from feedline.runs.run_config import RunConfig
+from feedline.runs.store_facts import facts_of_store
 from feedline.steps.run_state import RunState
 from feedline.store import FolderStore, open_anndata
+from feedline.store import open as open_store
+from feedline.store.foreign.known import is_foreign
 from feedline.store.manifest import MANIFEST_NAME
+from feedline.store.plain_files import tables_in
 from feedline.store.tensor_pickle import read_tensor_pickle
 
 _MAX_BYTES = 2**26
 _MAX_DEPTH = 32
+# Files with these endings hold samples, and no checkpoint.
+_SAMPLE_ENDINGS = (".parquet", ".arrow", ".feather", ".safetensors", ".npy")
 _ZARR_MARKS = ("zarr.json", ".zgroup", ".zarray")
 
 
@@ -63,15 +70,17 @@ def inspect_path(path: Path) -> Inspection:
     if not path.is_dir():
         if path.is_file() and is_log(path):
             return Inspection(kind="log of one rank", facts=_facts_of_log(path))
-        return _of_checkpoint(read_checkpoint(path))
+        return _of_file(path)
     if (path / MANIFEST_NAME).exists():
-        return Inspection(kind="folder of chunks", facts=_facts_of_folder(path))
+        return Inspection(kind="folder of chunks", facts=facts_of_store(FolderStore(path)))
     if any((path / name).exists() for name in _ZARR_MARKS):
         return Inspection(kind="zarr matrix", facts=_facts_of_matrix(path))
     splits = sorted(inner.parent for inner in path.glob(f"*/{MANIFEST_NAME}"))
     if splits:
-        facts = {split.name: _facts_of_folder(split) for split in splits}
+        facts = {split.name: facts_of_store(FolderStore(split)) for split in splits}
         return Inspection(kind="splits, each a folder of chunks", facts=facts)
+    if is_foreign(path) or tables_in(path):
+        return Inspection(kind="data of another format", facts=facts_of_store(open_store(path)))
     try:
         logs = find_logs([path])
     except MissingDataError:
@@ -80,6 +89,25 @@ def inspect_path(path: Path) -> Inspection:
             "these, or a checkpoint"
         ) from None
     return Inspection(kind="folder of logs", facts=_facts_of_logs(logs))
+
+
+def _of_file(path: Path) -> Inspection:
+    """Return the contents of a file: samples, or a checkpoint."""
+    if path.suffix in _SAMPLE_ENDINGS or (path.is_file() and is_foreign(path)):
+        return Inspection(kind="file of samples", facts=facts_of_store(open_store(path)))
+    try:
+        return _of_checkpoint(read_checkpoint(path))
+    except CursorFormatError:
+        # A `.pt` file may hold samples instead.
+        if path.suffix not in (".pt", ".pth"):
+            raise
+        try:
+            store = open_store(path)
+        except FeedlineError:
+            store = None
+        if store is None:
+            raise
+        return Inspection(kind="file of samples", facts=facts_of_store(store))
 
 
 def compare(cursor: Cursor, config: RunConfig) -> Fit:
@@ -115,20 +143,6 @@ def _of_checkpoint(checkpoint: Checkpoint) -> Inspection:
     return Inspection(kind=checkpoint.kind, facts=facts, cursor=cursor)
 
 
-def _facts_of_folder(path: Path) -> dict[str, Any]:
-    store = FolderStore(path)
-    sizes = store.chunk_sizes
-    columns = list(store.columns.values())
-    return {
-        "num_samples": store.num_samples,
-        "num_files": len(store.manifest),
-        "num_chunks": len(sizes),
-        "chunk_samples": {"fewest": int(sizes.min()), "most": int(sizes.max())},
-        "bytes_per_sample": sum(column.row_bytes for column in columns),
-        "columns": [column.describe() for column in columns],
-    }
-
-
 def _facts_of_matrix(path: Path) -> dict[str, Any]:
     store = open_anndata(path)
     return {
@@ -158,12 +172,19 @@ def _facts_of_log(path: Path) -> dict[str, Any]:
             "total_seconds": float(waits.sum()),
             "mean_seconds": float(waits.mean()) if len(table) else 0.0,
             "longest_seconds": float(waits.max(initial=0.0)),
+            **_parts_of(table),
         },
         "num_bytes": num_bytes,
         "is_cut_short": parts[-1].end < num_bytes,
         "epochs": [{"epoch": e, **_sums_of(table[table["epoch"] == e])} for e in epochs],
         "events": [{"event": "", **event.fields} | {"event": event.name} for event in events],
     }
+
+
+def _parts_of(table: Table) -> dict[str, float]:
+    """Return the seconds of each part of waiting, unless a log is too old to have any."""
+    known = table[~np.isnan(table["reading"])]
+    return {f"{part}_seconds": float(known[part].sum()) for part in PARTS} if len(known) else {}
 
 
 def _sums_of(table: Table) -> dict[str, int | None]:

@@ -27,6 +27,7 @@ from feedline.errors import (
     StoreError,
     UnsafeDataError,
 )
+from feedline.feed.waits import Wait
 from feedline.plain_file import open_plain
 from feedline.words import one_line, several
 
@@ -37,10 +38,12 @@ _PREFIX = struct.Struct("<III")
 _LENGTH = struct.Struct("<I")
 _START = f'{{"format":"{FORMAT}",'.encode()
 _BATCH, _EVENT = 1, 2
-_HAS_MARKS = 1
+_HAS_MARKS, _HAS_PARTS = 1, 2
 _MOST_EPOCHS = 2**62
 # The kind, what it has, the number of samples; epoch, step, batch, and seconds of waiting.
 _HEAD = struct.Struct("<BBxxIqqqd")
+# At the end, where they are known: seconds of reading and of copying.
+_PARTS = struct.Struct("<dd")
 
 Ids = NDArray[np.int64]
 Marks = NDArray[np.bool_]
@@ -59,7 +62,8 @@ class LoggedBatch(NamedTuple):
         batch: The number of the batch in its pass.
         ids: The samples.
         is_real: Which of them are real and not padding; None means all.
-        wait: How many seconds the rank waited for it.
+        wait: How many seconds the rank waited for it: a `feedline.feed.Wait` if it is known what
+            for.
     """
 
     epoch: int
@@ -106,14 +110,17 @@ def encode_batch(
             )
         if not given.all():
             marks, flags = np.packbits(given).tobytes(), _HAS_MARKS
+    parts = b""
     try:
+        if isinstance(wait, Wait):
+            parts, flags = _PARTS.pack(wait.reading, wait.copying), flags | _HAS_PARTS
         head = _HEAD.pack(_BATCH, flags, len(samples), epoch, step, batch, wait)
     except struct.error:
         raise InvalidValueError(
             f"epoch={epoch!r:.80}, step={step!r:.80} and batch={batch!r:.80} must be integers of "
             f"64 bits, and wait={wait!r:.80} a number of seconds"
         ) from None
-    return head + samples.tobytes() + marks
+    return head + samples.tobytes() + marks + parts
 
 
 def encode_event(name: str, fields: Mapping[str, Any]) -> bytes:
@@ -144,12 +151,16 @@ def decode(content: bytes, path: Path, end: int) -> LogEntry:
     if kind == _BATCH and len(content) >= _HEAD.size:
         _, flags, count, epoch, step, batch, wait = _HEAD.unpack_from(content)
         num_marks = -(-count // 8) if flags & _HAS_MARKS else 0
-        if len(content) == _HEAD.size + 8 * count + num_marks:
+        end_of_marks = _HEAD.size + 8 * count + num_marks
+        if len(content) == end_of_marks + (_PARTS.size if flags & _HAS_PARTS else 0):
             ids = np.frombuffer(content, np.dtype("<i8"), count, _HEAD.size).view(np.int64)
             marks = None
             if num_marks:
                 packed = np.frombuffer(content, np.uint8, num_marks, _HEAD.size + 8 * count)
                 marks = np.unpackbits(packed, count=count).view(np.bool_)
+            if flags & _HAS_PARTS:
+                reading, copying = _PARTS.unpack_from(content, end_of_marks)
+                wait = Wait(wait, reading=reading, copying=copying)
             if 0 <= epoch <= _MOST_EPOCHS:
                 return LoggedBatch(epoch, step, batch, ids, marks, wait)
     if kind == _EVENT:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
+from feedline.feed.waits import PARTS, Wait
+
 
 class LossAverage:
     """The mean loss of the latest steps.
@@ -39,29 +41,44 @@ class WaitMeter:
 
     Examples:
         >>> meter = WaitMeter(window=10)
-        >>> meter.add(waited=1.0, worked=3.0)
+        >>> meter.add(waited=Wait(1.0, reading=0.75), worked=3.0)
         >>> meter.share
         0.25
+        >>> meter.shares
+        {'reading': 0.1875, 'copying': 0.0, 'handing_over': 0.0625}
     """
 
     def __init__(self, window: int) -> None:
-        self._steps: deque[tuple[float, float]] = deque(maxlen=window)
+        self._steps: deque[tuple[Wait, float]] = deque(maxlen=window)
 
-    def add(self, *, waited: float, worked: float) -> None:
-        """Record a step."""
+    def add(self, *, waited: Wait, worked: float) -> None:
+        """Record a step.
+
+        What a device waited for copies is known some steps later, so it may be more than a step.
+        """
         self._steps.append((waited, worked))
 
     @property
-    def latest(self) -> tuple[float, float] | None:
-        """The seconds of the latest step: waiting, and in the step."""
-        return self._steps[-1] if self._steps else None
+    def latest(self) -> tuple[Wait, float] | None:
+        """The seconds of the latest step: waiting, with its parts, and in the step."""
+        if not self._steps:
+            return None
+        waited, worked = self._steps[-1]
+        return waited, max(0.0, worked)
 
     @property
     def share(self) -> float:
         """The share of time spent waiting, over the window."""
         waited = sum(step[0] for step in self._steps)
         total = waited + sum(step[1] for step in self._steps)
-        return waited / total if total else 0.0
+        return min(1.0, waited / total) if total else 0.0
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """The share of time spent on each part of waiting, over the window."""
+        total = sum(map(sum, self._steps))
+        parts = {name: sum(getattr(wait, name) for wait, _ in self._steps) for name in PARTS}
+        return {name: seconds / total if total else 0.0 for name, seconds in parts.items()}
 
     @property
     def seconds_per_step(self) -> float:

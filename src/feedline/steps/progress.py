@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from feedline.steps.step_scheduler import StepScheduler
 
+_WORTH_A_WORD = 0.01
+
 
 class RunProgress:
     """Steps, epoch, loss, samples per second and waiting for data, on the terminal."""
@@ -32,8 +34,13 @@ class RunProgress:
         seconds = scheduler.waiting.seconds_per_step
         if seconds:
             parts.append(f"{scheduler.global_batch_size / seconds:,.0f} samples/s")
-        parts.append(f"waiting {scheduler.waiting.share:.0%}")
+        parts.append(f"waiting {scheduler.waiting.share:.0%}{self._mostly(scheduler)}")
         return "  ".join(parts)
+
+    def _mostly(self, scheduler: StepScheduler) -> str:
+        """Return what is waited for most, if that is worth a word."""
+        part, share = max(scheduler.waiting.shares.items(), key=lambda one: one[1])
+        return f", mostly {part.replace('_', ' ')}" if share >= _WORTH_A_WORD else ""
 
     def close(self) -> None:
         """Stop updating the bar."""

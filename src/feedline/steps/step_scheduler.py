@@ -211,15 +211,16 @@ class StepScheduler:
         self._agreement.compare_once(max_steps=self._step_limit, num_epochs=self.num_epochs)
         self._walk.begin_pass()
         while self.epoch < self.num_epochs:
-            start = perf_counter()
+            before, start = self._walk.waits.now(), perf_counter()
             group = self._next_group()
             handed_out = perf_counter()
             if group is None:
                 return
+            waited = self._walk.waits.since(before, handed_out - start)
             yield group
             done = perf_counter()
             self._verdict_now()
-            self.waiting.add(waited=handed_out - start, worked=done - handed_out)
+            self.waiting.add(waited=waited, worked=done - start - waited)
             self._deadline.note_step(perf_counter() - start)
             if self._progress is not None:
                 self._progress.update(self)

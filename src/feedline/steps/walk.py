@@ -8,6 +8,7 @@ from typing import Any
 
 from feedline.errors import PlanMismatchError
 from feedline.feed import Delivered, ForeignLoader, Loader
+from feedline.feed.waits import waits_of
 from feedline.steps.limits import StepSizes
 from feedline.steps.run_state import RunState
 from feedline.words import several
@@ -29,6 +30,8 @@ class DataWalk:
     def __init__(self, loader: Loader[Any] | None, sizes: StepSizes, epoch: int) -> None:
         self.loader = loader
         self.epoch = epoch
+        #: Counts what is waited for.
+        self.waits = waits_of(loader)
         #: The batches of the step that is out.
         self.group: list[Any] | None = None
         #: Whether these are the last ones of their epoch.

@@ -18,6 +18,7 @@ from feedline.lazy import lazy
 from feedline.store.columns import Arrays, Column, columns_of
 from feedline.store.gather import RowSource
 from feedline.store.lists import LIST_PARTS, ListSource, source_of_parts
+from feedline.store.scattered import Rows
 
 try:
     import resource
@@ -28,6 +29,8 @@ except ModuleNotFoundError:  # not on Windows
 @dataclass(frozen=True, eq=False)
 class OpenChunk:
     """The arrays of one chunk, and a `ListSource` for each column of lists, bytes or text.
+
+    A chunk that is stored row by row has `ScatteredRows` instead of arrays.
 
     Arrays may be views of a mapped file, with any strides and alignment, and are never written to.
     `type_names` names at least the types that numpy lacks. `num_bytes_held` counts ordinary memory:
@@ -46,10 +49,10 @@ class OpenChunk:
         return {column.name: column for column in columns_of(self.arrays, self.type_names)}
 
     @lazy
-    def rows(self) -> dict[str, RowSource | ListSource]:
+    def rows(self) -> dict[str, Rows]:
         """The columns, prepared for copying rows."""
         return {
-            name: array if isinstance(array, ListSource) else RowSource(array)
+            name: RowSource(array) if isinstance(array, np.ndarray) else array
             for name, array in self.arrays.items()
         }
 
@@ -64,28 +67,45 @@ class OpenChunk:
         return out
 
     def with_lists(self, columns: Mapping[str, Column] | None) -> OpenChunk:
-        """Return the chunk with a source for each column that is stored as lists.
+        """Return the chunk with a source for each column that is recorded as lists, and with dates.
 
-        Their values and offsets are stored as arrays of their own.
+        Formats of arrays hold the values and the offsets of lists as arrays of their own. Those
+        without dates hold these as int64.
         """
-        names = [column.name for column in (columns or {}).values() if column.has_lists]
-        if not names:
+        known = (columns or {}).values()
+        if not any(column.has_lists or column.dtype.kind in "mM" for column in known):
             return self
-        arrays = dict(self.arrays)
-        for name in names:
-            if isinstance(arrays.get(name), ListSource):
-                continue
-            values, offsets = (arrays.pop(f"{name}/{part}", None) for part in LIST_PARTS)
-            if not isinstance(values, np.ndarray) or not isinstance(offsets, np.ndarray):
-                raise DamagedDataError(
-                    f"{self.path}: has no {' and '.join(LIST_PARTS)} of column {name!r:.80}; write "
-                    "this chunk again"
-                )
-            column = (columns or {})[name]
-            type_name = self.type_names.get(f"{name}/{LIST_PARTS[0]}")
-            where = f"{self.path}: column {name!r:.80}"
-            arrays[name] = source_of_parts(values, offsets, column.kind, type_name, where)
-        return replace(self, arrays=arrays)
+        arrays, type_names = dict(self.arrays), dict(self.type_names)
+        for column in known:
+            stored = f"{column.name}/{LIST_PARTS[0]}" if column.has_lists else column.name
+            array = arrays.get(stored)
+            if column.dtype.kind in "mM" and isinstance(array, np.ndarray):
+                if array.dtype == np.int64:
+                    arrays[stored] = array.view(column.dtype)
+                type_names[stored] = arrays[stored].dtype.name
+            if column.has_lists and not isinstance(arrays.get(column.name), ListSource):
+                type_name = type_names.get(stored)
+                arrays[column.name] = self._lists_in(arrays, column, type_name)
+        return replace(self, arrays=arrays, type_names=type_names)
+
+    def _lists_in(
+        self, arrays: dict[str, Any], column: Column, type_name: str | None
+    ) -> ListSource:
+        """Return the lists of a column, of which some chunks may have an array of equal ones."""
+        where = f"{self.path}: column {column.name!r:.80}"
+        equal = arrays.pop(column.name, None)
+        if isinstance(equal, np.ndarray) and equal.ndim > 1:
+            values = equal.reshape(-1, *equal.shape[2:])
+            offsets = np.arange(len(equal) + 1) * equal.shape[1]
+            name = self.type_names.get(column.name)
+            return source_of_parts(values, offsets, column.kind, name, where)
+        values, offsets = (arrays.pop(f"{column.name}/{part}", None) for part in LIST_PARTS)
+        if not isinstance(values, np.ndarray) or not isinstance(offsets, np.ndarray):
+            raise DamagedDataError(
+                f"{self.path}: has no {' and '.join(LIST_PARTS)} of column {column.name!r:.80}; "
+                "write this chunk again"
+            )
+        return source_of_parts(values, offsets, column.kind, type_name, where)
 
     @property
     def num_samples(self) -> int:

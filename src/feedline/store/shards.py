@@ -17,10 +17,9 @@ from feedline.lazy import lazy
 from feedline.store.checksums import digest_parts
 from feedline.store.chunk import OpenChunk, OpenChunks, max_open_files
 from feedline.store.columns import Arrays, Column, check_columns, make_out
-from feedline.store.gather import RowSource
-from feedline.store.lists import ListSource
 from feedline.store.paths import will_need
 from feedline.store.protocol import Store, check_rows
+from feedline.store.scattered import Rows
 from feedline.words import path_shown, several
 
 _MAX_PARTS = 256
@@ -60,6 +59,18 @@ class Shards(ABC):
     @abstractmethod
     def open(self, chunk: int, names: Sequence[str]) -> OpenChunk:
         """Open one chunk; columns that are not in `names` need not be decoded."""
+
+    @property
+    def compression(self) -> str | None:
+        """The name of the compression of the chunks; None if they are read as they lie."""
+        return None
+
+    def verified(self) -> Shards:
+        """Return the same, which compares each file with its checksum when it is first read."""
+        raise InvalidValueError(
+            f"verify=True cannot be used: {self.path} has no checksums that could be compared; "
+            "omit it"
+        )
 
     def describe_row(self, chunk: int, row: int) -> str:
         """Return the origin of a row, for messages."""
@@ -166,7 +177,7 @@ class ShardStore(Store):
         rows = check_rows(rows, int(self.chunk_sizes[chunk]), str(source.path))
         return source.read(rows, self.columns, make_out(self.columns, len(rows), out))
 
-    def row_sources(self, chunk: int) -> Mapping[str, RowSource | ListSource] | None:
+    def row_sources(self, chunk: int) -> Mapping[str, Rows] | None:
         """Return the columns of a chunk."""
         return self._open_chunks.get(chunk).rows
 

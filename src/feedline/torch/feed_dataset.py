@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, islice, pairwise
-from operator import itemgetter
+from operator import attrgetter, itemgetter
+from time import perf_counter
 from typing import Any, TypeVar
 
 import numpy as np
@@ -29,6 +30,7 @@ from feedline.feed.preparation import Preparation, Prepared
 from feedline.feed.prepared import PickedBatches, PreparedBatches
 from feedline.feed.reading import DEFAULT_BUDGET
 from feedline.feed.shown import loader_shown
+from feedline.feed.waits import TimedReads
 from feedline.lazy import lazy
 from feedline.plan import Chunking, Plan, Segment
 from feedline.store import Store
@@ -212,9 +214,9 @@ class FeedDataset(IterableDataset[Item]):
         running = self._begun(announced)
         slabs = self._slabs(running, feeder)
         try:
-            for slab in slabs:
+            for slab in self._timed(slabs, running, feeder):
                 sizes = [end - first for first, end in pairwise(slab.block.bounds.tolist())]
-                tensors, arrived = self._opened(slab, feeder)
+                tensors, arrived = self._opened(slab, feeder, running)
                 for batch in list(map(self._arrange, self._split(tensors, sizes))):
                     arrived()
                     if announced is None:
@@ -222,7 +224,9 @@ class FeedDataset(IterableDataset[Item]):
                     yield batch
                 if slab.block.first == running.start:
                     # Known from now on, so that a state can be saved even when a file is lost.
+                    start = perf_counter()
                     _ = self.store.fingerprint
+                    running.waits.add_reading(start)
                 # The slab can be used again when the batch in the loop's hands is dropped.
                 del slab, tensors, arrived
         finally:
@@ -263,10 +267,18 @@ class FeedDataset(IterableDataset[Item]):
             return feeder.slabs(self.store, self._chunking, running)
         return read_slabs(self.store, self._chunking, running, self.reading)
 
-    def _opened(self, slab: Any, feeder: Feeder | None) -> tuple[Tensors, Callable[[], None]]:
+    def _timed(self, slabs: Any, running: Pass, feeder: Feeder | None) -> Iterator[Any]:
+        """Return the slabs; what the loop waits for them is counted."""
+        if feeder is None:
+            return TimedReads(slabs, running.waits)
+        return TimedReads(slabs, running.waits, attrgetter("copied"))
+
+    def _opened(
+        self, slab: Any, feeder: Feeder | None, running: Pass
+    ) -> tuple[Tensors, Callable[[], None]]:
         """Return the tensors of a slab, and what is to be called before a batch is used."""
         if feeder is not None:
-            return slab.tensors, Arrival(feeder.link, slab)
+            return slab.tensors, Arrival(feeder.link, slab, running.waits)
         return self._tensors(slab.arrays), _do_nothing
 
     def _tensors(self, arrays: Arrays) -> Tensors:

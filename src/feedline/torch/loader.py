@@ -16,6 +16,7 @@ from feedline.feed import Pass, Peers, PlannedLoader, RankOptions, Recorder
 from feedline.feed.decoders import Decoder
 from feedline.feed.preparation import SampleTransform
 from feedline.feed.skips import SkipCount
+from feedline.feed.waits import TimedReads
 from feedline.plan import Order, Plan
 from feedline.torch.batch_source import SampleOptions, StoreOptions, batch_source
 from feedline.torch.delivering import Asked, Delivering
@@ -286,9 +287,12 @@ class DataLoader(PlannedLoader, TorchDataLoader[Item]):  # type: ignore[misc]
             return map(self.collate_fn, made)
         with born_shielded(self), worker_errors(self._iterator):
             batches: Iterator[Any] = TorchDataLoader.__iter__(self)
+        if self.num_workers or not isinstance(self.dataset, FeedDataset):
+            # Those of a store are timed where they are read.
+            batches = TimedReads(batches, self.waits)
         if self._link is None:
             return batches
-        moved = MovedAhead(batches, self._link, ahead=1)
+        moved = MovedAhead(batches, self._link, ahead=1, waits=self.waits)
         return moved if self._on_device is None else map(self._on_device, moved)
 
     @property

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from feedline.errors import DamagedDataError, InvalidValueError
 from feedline.packing.anndata.nodes import Node, Scan
-from feedline.packing.rows import Ragged, SourceFault
+from feedline.packing.rows import SourceFault, lists_of
+from feedline.store.lists import Lists
 
 _NULLABLE = ("nullable-integer", "nullable-boolean", "nullable-string-array")
 _MAX_CATEGORIES = 2**24
@@ -128,13 +129,13 @@ def join_kinds(columns: Sequence[SourceColumn]) -> ColumnKind:
     return replace(first, dtype=dtype, categories=tuple(met))
 
 
-def to_text(where: str, start: int, values: NDArray[Any]) -> Ragged:
+def to_text(where: str, start: int, values: NDArray[Any]) -> Lists:
     """Return strings as UTF-8 bytes, or raise.
 
     Examples:
         >>> text = to_text("a", 0, np.array(["é", ""], object))
-        >>> text.sizes.tolist(), text.arrays[0].tolist()
-        ([2, 0], [195, 169])
+        >>> text.offsets.tolist(), text.values.tolist()
+        ([0, 2, 2], [195, 169])
     """
     encoded = []
     for row, value in enumerate(values.tolist(), start):
@@ -146,7 +147,7 @@ def to_text(where: str, start: int, values: NDArray[Any]) -> Ragged:
                 f"{_LEAVE_OUT}"
             ) from None
     sizes = np.fromiter(map(len, encoded), np.int64, len(encoded))
-    return Ragged(sizes, (np.frombuffer(b"".join(encoded), np.uint8),))
+    return lists_of(np.frombuffer(b"".join(encoded), np.uint8), sizes, "text")
 
 
 def check_path_name(name: Any, where: str) -> str:

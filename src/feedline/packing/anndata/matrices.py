@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from feedline.errors import DamagedDataError, InvalidValueError
 from feedline.packing.anndata.nodes import Node, Scan
-from feedline.packing.rows import Ragged, SourceFault
+from feedline.packing.rows import Rows, SourceFault
+from feedline.store.lists import Lists
 from feedline.store.zarr_store import may_lack_columns
 from feedline.words import several
 
@@ -18,7 +19,9 @@ from feedline.words import several
 MAX_COLUMNS = 2**31 - 1
 _MAX_BLOCK_ROWS = 2**16
 
-Block = tuple[int, int, "NDArray[Any] | Ragged"]
+#: The columns of a sparse matrix, whose lists are as long as each other in each row.
+SPARSE_PARTS = ("X/data", "X/indices")
+Block = tuple[int, int, Rows]
 
 
 class SparseMatrix:
@@ -60,7 +63,8 @@ class SparseMatrix:
             columns = self._check_columns(indices.read(first, last), start, stop)
             # What was read is held for longer than the next block, so it is not shared.
             arrays = data.read(first, last).copy(), columns
-            yield start, stop, Ragged(np.diff(edges), arrays)
+            parts = (Lists(array, edges - first) for array in arrays)
+            yield start, stop, dict(zip(SPARSE_PARTS, parts, strict=True))
             start = stop
 
     def _check_arrays(self) -> int:
@@ -133,7 +137,7 @@ class DenseMatrix:
         step = min(_MAX_BLOCK_ROWS, max(1, self._max_bytes // self.row_bytes))
         for start in range(0, self.num_rows, step):
             stop = min(self.num_rows, start + step)
-            yield start, stop, array.read(start, stop).copy()
+            yield start, stop, {"X": array.read(start, stop).copy()}
 
 
 def open_matrix(root: Node, element: str, max_bytes: int) -> SparseMatrix | DenseMatrix:

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.packing.rows import Ragged
+from feedline.store.lists import Lists
 
 SHARD_BYTES = 2**28
 _TEXT_ROWS = 2**15
@@ -148,11 +148,9 @@ class TextWriter:
         self._pending: list[str] = []
         self._num_rows = 0
 
-    def append(self, values: Ragged) -> None:
-        """Write the next strings, given as UTF-8 bytes."""
-        ends = np.cumsum(values.sizes).tolist()
-        text = values.arrays[0].tobytes()
-        self.extend([text[a:b].decode() for a, b in zip([0, *ends], ends, strict=False)])
+    def append(self, values: Lists) -> None:
+        """Write the next strings."""
+        self.extend(values.tolist())
 
     def extend(self, texts: Sequence[str]) -> None:
         """Write the next strings."""

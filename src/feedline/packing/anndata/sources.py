@@ -107,11 +107,11 @@ class AnnDataFiles:
                 pass
 
     def blocks(self) -> Iterator[Rows]:
-        """Yield all rows: "X", "row", the number of the row over all files, and `obs`."""
+        """Yield all rows: the matrix, "row", the number of the row over all files, and `obs`."""
         done = 0
         for file in self._files:
             for start, stop, matrix in file.matrix.blocks():
-                rows: dict[str, Any] = {"X": matrix, "row": np.arange(done + start, done + stop)}
+                rows: dict[str, Any] = {**matrix, "row": np.arange(done + start, done + stop)}
                 for column, (name, kind) in zip(file.columns, self.columns.items(), strict=True):
                     rows |= column.read(f"obs/{name}", start, stop, kind)
                 yield rows

@@ -11,9 +11,11 @@ import numpy as np
 
 from feedline.errors import InvalidValueError
 from feedline.packing.anndata.columns import ColumnKind
+from feedline.packing.anndata.matrices import SPARSE_PARTS
 from feedline.packing.anndata.shards import ShardedWriter, TextWriter
 from feedline.packing.anndata.sources import AnnDataFiles
-from feedline.packing.rows import Ragged, Rows
+from feedline.packing.rows import Rows
+from feedline.store.lists import Lists
 
 _VERSIONS = {
     "anndata": "0.1.0",
@@ -71,12 +73,11 @@ class AnnDataWriter:
     def append(self, rows: Rows) -> None:
         """Write the next rows."""
         for name, column in rows.items():
-            if name == "X" and isinstance(column, Ragged):
-                for writer, values in zip(("data", "indices"), column.arrays, strict=True):
-                    self._writers[f"X/{writer}"].append(values)
-                ends = self._num_values + np.cumsum(column.sizes)
-                self._writers["X/indptr"].append(ends)
-                self._num_values += len(column.arrays[0])
+            if name in SPARSE_PARTS and isinstance(column, Lists):
+                self._writers[name].append(column.values)
+                if name == SPARSE_PARTS[0]:
+                    self._writers["X/indptr"].append(self._num_values + column.offsets[1:])
+                    self._num_values += len(column.values)
             elif name in self._writers:
                 self._writers[name].append(column)
 

@@ -2,12 +2,24 @@ function drawLines(chart) {
   const colours = coloursOf(chart.series);
   const rows = () => [[chart.x_label, ...chart.series.map((one) => one.name)],
     ...chart.x.map((value, at) => [value, ...chart.series.map((one) => one.values[at])])];
-  const keys = chart.series.map((one, n) => [one.name, colours[n], one.style === "dashed" ? "dashed" : ""]);
+  const kinds = { dashed: "dashed", area: "box" };
+  const keys = chart.series.map((one, n) => [one.name, colours[n], kinds[one.style] ?? ""]);
   return frame(chart, (plot, width) => paintLines(plot, width, chart, colours), rows, [legend(keys)]);
 }
 
+// Where each series is drawn: areas stand on those before them.
+function heightsOf(series) {
+  let below = [];
+  return series.map((one) => {
+    if (one.style !== "area") return one.values;
+    below = one.values.map((value, at) => (value ?? 0) + (below[at] ?? 0));
+    return below;
+  });
+}
+
 function paintLines(plot, width, chart, colours) {
-  const known = chart.series.flatMap((one) => one.values.filter((value) => value !== null));
+  const heights = heightsOf(chart.series);
+  const known = heights.flatMap((values) => values.filter((value) => value !== null));
   const high = Math.max(...known, 0) || 1;
   const listed = ticks(0, high, 4);
   const labels = shownTogether(listed, chart.format);
@@ -23,11 +35,17 @@ function paintLines(plot, width, chart, colours) {
   axes(svg, box, x, y, chart, (isWhole ? wholeTicks : ticks)(first, last, Math.max(2, width / 80)));
   paintMarks(svg, box, x, chart.marks);
   chart.series.forEach((one, n) => {
+    if (one.style === "area") {
+      const below = n && chart.series[n - 1].style === "area" ? heights[n - 1] : one.values.map(() => 0);
+      svg.append(draw("path", { d: areaOf(box, chart.x.map(x), heights[n].map(y), below.map(y)),
+        css: { fill: seriesColour(colours[n]) } }));
+      return;
+    }
     svg.append(draw("path", { d: pathOf(chart.x, one, x, y), fill: "none", css: { stroke: seriesColour(colours[n]) },
       "stroke-width": one.style === "dashed" ? 1.6 : 2, "stroke-dasharray": one.style === "dashed" ? "5 4" : null,
       "stroke-linejoin": "round" }));
   });
-  followPointer(svg, box, x, y, chart, colours);
+  followPointer(svg, box, x, y, chart, colours, heights);
   plot.append(svg);
 }
 
@@ -59,8 +77,16 @@ function pathOf(places, one, x, y) {
   return path;
 }
 
+// A column for each place, as wide as half the way to the next ones, so that one place alone can be seen.
+function areaOf(box, places, tops, bottoms) {
+  const edges = [box.left, ...places.slice(1).map((place, at) => (place + places[at]) / 2), box.right];
+  const along = (values) => values.flatMap((value, at) =>
+    [edges[at], edges[at + 1]].map((edge) => `${edge.toFixed(1)} ${value.toFixed(1)}`));
+  return `M${[...along(tops), ...along(bottoms).reverse()].join("L")}Z`;
+}
+
 // The nearest place on the axis, by pointer or by arrow keys, with the numbers of all series.
-function followPointer(svg, box, x, y, chart, colours) {
+function followPointer(svg, box, x, y, chart, colours, heights) {
   const guide = draw("line", { class: "guide", y1: box.top, y2: box.bottom, visibility: "hidden" });
   const dots = chart.series.map((_, n) => draw("circle", { r: 3.5, visibility: "hidden",
     css: { fill: seriesColour(colours[n]) } }));
@@ -70,7 +96,7 @@ function followPointer(svg, box, x, y, chart, colours) {
     const place = x(chart.x[at]);
     fill(guide, { x1: place, x2: place, visibility: "visible" }, []);
     dots.forEach((dot, n) => {
-      const value = chart.series[n].values[at];
+      const value = heights[n][at];
       fill(dot, { cx: place, cy: value === null ? 0 : y(value), visibility: value === null ? "hidden" : "visible" }, []);
     });
     showTip(event, `${chart.x_label} ${shown(chart.x[at])}`,

@@ -33,7 +33,8 @@ function drawPanel(panel) {
     return figure;
   });
   const isPaired = panel.charts.filter((chart) => !WIDE.has(chart.kind)).length > 1;
-  return make("section", { id: panel.name }, make("h2", {}, panel.title), panel.text ? make("p", { class: "soft" }, panel.text) : null,
+  return make("section", { id: panel.name }, make("h2", {}, panel.title),
+    ...panel.text.split("\n").filter(Boolean).map((line) => make("p", { class: "soft" }, line)),
     make("div", { class: isPaired ? "charts pairs" : "charts" }, ...figures));
 }
 

@@ -13,9 +13,11 @@ function drawBars(chart) {
         css: { width: `${(100 * (one.values[row] ?? 0)) / high}%`, background: seriesColour(n) } }));
       const target = chart.targets[row];
       if (target !== null && target !== undefined) parts.push(make("i", { css: { left: `${(100 * target) / high}%` } }));
-      const numbers = used.map((one) => [one.name, shown(one.values[row], chart.format)]);
+      // Of several series, those without a value do not belong to this row.
+      const told = used.filter((one) => used.length === 1 || one.values[row] !== null);
+      const numbers = told.map((one) => [one.name, shown(one.values[row], chart.format)]);
       if (target !== null && target !== undefined) numbers.push(["wanted", shown(target, chart.format)]);
-      const text = used.map((one) => shown(one.values[row], chart.format)).filter((one, n) => n === 0 || one !== "0");
+      const text = told.map((one) => shown(one.values[row], chart.format)).filter((one, n) => n === 0 || !["0", "0 s"].includes(one));
       const bar = make("div", {},
         make("div", { class: "names" }, make("span", {}, name), make("b", {}, text.join(" + "))),
         make("div", { class: "track" }, ...parts));

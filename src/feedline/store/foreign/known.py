@@ -13,14 +13,37 @@ from typing import Any
 from feedline.store.shards import Shards
 
 #: The modules, in the order in which they are asked.
-MODULES: tuple[str, ...] = ()
+MODULES = ("megatron", "webdataset", "tfrecord", "mds", "litdata")
+
+
+def is_foreign(path: Path) -> bool:
+    """Whether the data at `path` is of a known format of others."""
+    # What Hugging Face saves is tables, which another store reads.
+    return any(_module(name).matches(path) for name in (*MODULES, "huggingface"))
+
+
+#: Formats with an index in the folder of each split, such as `train/index.json`.
+_WITH_SPLITS = ("mds", "litdata")
+
+
+def splits_of_others(folder: Path) -> list[str]:
+    """Return the names of the folders in a folder that are datasets, if it is none itself."""
+    modules: list[Any] = [_module(name) for name in _WITH_SPLITS]
+    if any(module.matches(folder) for module in modules):
+        return []
+    inside = [found.parent for found in folder.glob("[!.]*/index.json")]
+    return [path.name for path in inside if any(module.matches(path) for module in modules)]
 
 
 def shards_at(path: Path) -> Shards | None:
     """Return what is in the data at `path`; None if it is of no known format."""
     for name in MODULES:
-        module: Any = importlib.import_module(f"feedline.store.foreign.{name}")
+        module = _module(name)
         if module.matches(path):
             found: Shards = module.open_shards(path)
             return found
     return None
+
+
+def _module(name: str) -> Any:
+    return importlib.import_module(f"feedline.store.foreign.{name}")

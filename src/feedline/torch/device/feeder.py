@@ -64,7 +64,7 @@ class Feeder:
         # Of those that are on the device, the loop has one in hand, and the one before it.
         on_device = self.device_budget // max(1, sizes.num_bytes) - 2
         num_ahead = max(0, min(on_device, 2 * self.reading.count))
-        sink = CopiedSlabs(self.link, ring, store)
+        sink = CopiedSlabs(self.link, ring, store, running.waits)
         return read_into(sink, store, chunking, running, self.reading, sizes, num_ahead)
 
     @property

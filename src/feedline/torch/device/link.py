@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from queue import SimpleQueue
 from threading import current_thread, local
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,8 @@ import torch
 from numpy.typing import NDArray
 
 from feedline.errors import InvalidValueError
+from feedline.feed.waits import Stretch
+from feedline.torch.device.stream_waits import StreamWaits
 
 
 class Link:
@@ -29,6 +32,7 @@ class Link:
         self.device = device_named(device)
         self._stream = torch.cuda.Stream(self.device) if self.is_cuda else None
         self._of_thread = local()
+        self._waits = StreamWaits()
 
     def __reduce__(self) -> tuple[type[Link], tuple[torch.device]]:
         # Streams stay with their process.
@@ -51,7 +55,7 @@ class Link:
         """Return a context in which work goes to the stream of copies."""
         if self._stream is None:
             return nullcontext()
-        if not current_thread().name.startswith("feedline-reader"):
+        if not in_reader():
             return torch.cuda.stream(self._stream)
         # Our own threads do nothing else, and changing the stream each time would cost them much.
         if not getattr(self._of_thread, "is_sending", False):
@@ -61,7 +65,9 @@ class Link:
 
     def mark(self) -> Any:
         """Return an event after all copies that were begun; None if they are over."""
-        return None if self._stream is None else self._stream.record_event()
+        if self._stream is None:
+            return None
+        return self._stream.record_event(torch.cuda.Event(enable_timing=True))
 
     def current_stream(self) -> Any:
         """Return the stream that the caller works on; None without streams."""
@@ -71,12 +77,23 @@ class Link:
         """Return a number that tells streams apart, faster than a stream itself."""
         return _stream_number(self.device.index) if self.is_cuda else 0
 
-    def hand_over(self, stream: Any, event: Any, tensors: Iterable[torch.Tensor]) -> None:
-        """Let a stream use tensors after `event`; their memory is kept until it has used them."""
-        if stream is not None:
-            stream.wait_event(event)
-            for tensor in tensors:
-                tensor.record_stream(stream)
+    def hand_over(self, stream: Any, event: Any, tensors: Iterable[torch.Tensor]) -> float:
+        """Let a stream use tensors after `event`; their memory is kept until it has used them.
+
+        Return the seconds that streams have waited for earlier copies, as far as that is known now.
+        """
+        if stream is None:
+            return 0.0
+        self._waits.before(stream, event)
+        stream.wait_event(event)
+        for tensor in tensors:
+            tensor.record_stream(stream)
+        return self._waits.collected()
+
+
+def in_reader() -> bool:
+    """Whether the caller is one of our own threads, and not the training loop."""
+    return current_thread().name.startswith("feedline-reader")
 
 
 def _stream_number(device: int) -> int:
@@ -86,6 +103,12 @@ def _stream_number(device: int) -> int:
 
 # The same without the stream around it, where torch has it.
 _stream_number = getattr(torch._C, "_cuda_getCurrentRawStream", _stream_number)
+
+
+class _Waited(local):
+    """A stretch of time of each thread."""
+
+    stretch: Stretch = (0.0, 0.0)
 
 
 class Ring:
@@ -100,6 +123,8 @@ class Ring:
     def __init__(self, link: Link, num_bytes: int, count: int) -> None:
         self.num_bytes = num_bytes
         self.count = count
+        #: When the calling thread last waited for the copy from a piece.
+        self.waited = _Waited()
         # Pinning rounds up to a power of two, so all pieces are pinned together.
         pieces = link.host_memory(num_bytes * count).numpy().reshape(count, num_bytes)
         self._free: SimpleQueue[tuple[NDArray[np.uint8], Any]] = SimpleQueue()
@@ -109,8 +134,10 @@ class Ring:
     def take(self) -> NDArray[np.uint8]:
         """Return a piece that nobody uses, and wait for it if need be."""
         piece, event = self._free.get()
+        start = perf_counter()
         if event is not None:
             event.synchronize()
+        self.waited.stretch = start, perf_counter()
         return piece
 
     def give_back(self, piece: NDArray[np.uint8], event: Any = None) -> None:

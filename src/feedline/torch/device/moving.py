@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from time import perf_counter
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
+from feedline.feed.waits import WaitCounter
 from feedline.torch.device.link import Link
 from feedline.torch.lists import TensorLists
 
@@ -36,6 +38,7 @@ class MovedAhead(Iterator[Any]):
         num_batches: How many there are; the last one is not fetched before it is asked for. None
             if they may all be fetched.
         record: Is called when a batch was fetched, and returns what is to be known of it.
+        waits: Where the time of copying is counted, if anywhere.
     """
 
     def __init__(
@@ -46,12 +49,14 @@ class MovedAhead(Iterator[Any]):
         ahead: int,
         num_batches: int | None = None,
         record: Callable[[], Any] = lambda: None,
+        waits: WaitCounter | None = None,
     ) -> None:
         self._batches = batches
         self._link = link
         self._ahead = ahead
         self._left = num_batches
         self._record = record
+        self._waits = waits or WaitCounter()
         self._waiting: deque[_Moved] = deque()
         self._has_ended = False
         self._copied: Any = None
@@ -76,7 +81,9 @@ class MovedAhead(Iterator[Any]):
         moved = self._waiting.popleft()
         if moved.error is not None:
             raise moved.error
-        self._link.hand_over(self._link.current_stream(), moved.event, moved.tensors)
+        start, stream = perf_counter(), self._link.current_stream()
+        waited = self._link.hand_over(stream, moved.event, moved.tensors)
+        self._waits.add_copying(start, hidden=waited)
         self.latest = moved.record
         try:
             # The last one is fetched when it is asked for: until then, the epoch has not ended.
@@ -108,10 +115,12 @@ class MovedAhead(Iterator[Any]):
         if self._left is not None:
             self._left -= 1
         tensors: list[torch.Tensor] = []
+        start = perf_counter()
         with self._link.sending():
             moved = move(batch, self._link, tensors)
             event = self._link.mark()
         self._copied = event
+        self._waits.add_copying(start)
         self._waiting.append(_Moved(moved, event, tensors, None, self._record()))
         return True
 

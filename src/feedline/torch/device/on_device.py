@@ -65,6 +65,7 @@ class OnDevice(LoaderWrapper):
             ahead=int(is_planned),
             num_batches=num_batches,
             record=lambda: self.loader.delivered,
+            waits=self.waits,
         )
         return self._running
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from time import perf_counter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,9 +12,10 @@ from numpy.typing import NDArray
 
 from feedline.feed.gathering import bytes_for, layout_of
 from feedline.feed.reading import Slab
+from feedline.feed.waits import Stretch, WaitCounter
 from feedline.plan import Block
 from feedline.store import Column, Store
-from feedline.torch.device.link import Link, Ring
+from feedline.torch.device.link import Link, Ring, in_reader
 from feedline.torch.device.moving import move
 from feedline.torch.lists import column_as_tensor
 from feedline.words import one_line
@@ -31,12 +33,14 @@ class DeviceSlab(NamedTuple):
         tensors: The samples, column by column; `TensorLists` of a column of lists, and `Lists` of
             one of bytes or text.
         event: When they have arrived; None if they have.
+        copied: When a thread of ours copied them, or waited for other copies.
     """
 
     block: Block
     memory: list[torch.Tensor]
     tensors: dict[str, Any]
     event: Any
+    copied: tuple[Stretch, ...] = ()
 
 
 class Arrival:
@@ -45,19 +49,22 @@ class Arrival:
     Args:
         link: The device.
         slab: The slab.
+        waits: Where the time of copying is counted.
     """
 
-    def __init__(self, link: Link, slab: DeviceSlab) -> None:
+    def __init__(self, link: Link, slab: DeviceSlab, waits: WaitCounter) -> None:
         self._link = link
         self._slab = slab
+        self._waits = waits
         self._streams: set[int] = set() if link.is_cuda else {0}
 
     def __call__(self) -> None:
         """Make the current stream wait until the slab has arrived."""
         number = self._link.stream_number()
         if number not in self._streams:
-            stream = self._link.current_stream()
-            self._link.hand_over(stream, self._slab.event, self._slab.memory)
+            start, stream = perf_counter(), self._link.current_stream()
+            waited = self._link.hand_over(stream, self._slab.event, self._slab.memory)
+            self._waits.add_copying(start, hidden=waited)
             self._streams.add(number)
 
 
@@ -68,11 +75,13 @@ class CopiedSlabs:
         link: The device.
         ring: The pinned memory.
         store: Where the samples come from.
+        waits: Where the time is counted in which the loop's own thread copies.
     """
 
-    def __init__(self, link: Link, ring: Ring, store: Store) -> None:
+    def __init__(self, link: Link, ring: Ring, store: Store, waits: WaitCounter) -> None:
         self._link = link
         self._ring = ring
+        self._waits = waits
         self._columns = store.columns
         self._layout = TensorLayout(store)
 
@@ -82,7 +91,7 @@ class CopiedSlabs:
 
     def finish(self, slab: Slab, memory: NDArray[np.uint8]) -> DeviceSlab:
         """Begin the copy of a slab, and return it."""
-        event = None
+        event, start = None, perf_counter()
         try:
             num_rows = len(slab.block.indices)
             num_bytes = bytes_for(self._columns, num_rows)
@@ -94,7 +103,13 @@ class CopiedSlabs:
         finally:
             self._ring.give_back(memory, event)
         tensors = {**self._layout.tensors(held[0], num_rows), **lists}
-        return DeviceSlab(slab.block, held, {name: tensors[name] for name in self._columns}, event)
+        tensors = {name: tensors[name] for name in self._columns}
+        if in_reader():
+            copied = self._ring.waited.stretch, (start, perf_counter())
+            return DeviceSlab(slab.block, held, tensors, event, copied)
+        since, until = self._ring.waited.stretch
+        self._waits.add_copying(start - (until - since))
+        return DeviceSlab(slab.block, held, tensors, event)
 
     def _moved_lists(self, slab: Slab, held: list[torch.Tensor]) -> dict[str, Any]:
         """Begin the copies of the columns of lists; bytes and text stay on the host."""

@@ -1,0 +1,191 @@
+"""Data that others wrote, in our reader beside the format's own library: the same files.
+
+100,000 rows of 4 KiB, shuffled, in batches of 512, as `bytes`. Each library writes its files and
+reads them in an environment of its own, as `make test-formats` makes it; readers alternate, each in
+a process of its own that reads for two seconds. A resume is at 90% of an epoch; a library without a
+state goes through all batches before it.
+
+`lists` is our own: lists of 500 int32 on average, beside fixed rows of as many bytes.
+
+Run it with `make bench`; the last results lie in `results/formats.md`.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import measure
+import numpy as np
+from format_data import BATCH_SIZE, NUM_ROWS, SECONDS
+
+import feedline
+from feedline.torch import DataLoader
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT / "scripts"))
+
+REPETITIONS = 7
+WORKERS = (0, 2)
+# How many times the library's own rate ours must be.
+TARGETS = {"webdataset": 10.0, "mds": 10.0, "litdata": 2.0, "huggingface": 2.0}
+LIST_LENGTH = 500
+LIST_TARGET = 0.5
+
+
+def loader_of(folder: Path, num_workers: int) -> Any:
+    return DataLoader(feedline.open(folder), BATCH_SIZE, shuffle=True, num_workers=num_workers)
+
+
+def rows_in(batch: dict[str, Any]) -> int:
+    return len(next(iter(batch.values())))
+
+
+def rate(loader: Any) -> float:
+    """Return the rows a second after the first batch, until the time is over."""
+    batches = iter(loader)
+    next(batches)
+    start, count = perf_counter(), 0
+    for batch in batches:
+        count += rows_in(batch)
+        if perf_counter() - start > SECONDS:
+            break
+    return count / (perf_counter() - start)
+
+
+def ours(folder: Path, num_workers: int) -> dict[str, float]:
+    """One repetition of our reader, in a process of its own."""
+    start = perf_counter()
+    next(iter(loader_of(folder, num_workers)))
+    found = {"first": perf_counter() - start, "rate": rate(loader_of(folder, num_workers))}
+    before = loader_of(folder, 0)
+    for number, _ in enumerate(before, 1):
+        if number == NUM_ROWS * 9 // 10 // BATCH_SIZE:
+            break
+    state = before.state_dict()
+    start = perf_counter()
+    resumed = loader_of(folder, num_workers)
+    resumed.load_state_dict(state)
+    next(iter(resumed))
+    return {**found, "resume": perf_counter() - start}
+
+
+def lists(kind: str, folder: Path) -> dict[str, float]:
+    """One repetition of our loader over lists, or over rows of as many bytes: bytes a second."""
+    loader = feedline.DataLoader(feedline.open(folder / kind), BATCH_SIZE, shuffle=True)
+    start, count = perf_counter(), 0
+    for batch in loader:
+        values = batch["x"]
+        count += values.nbytes if kind == "fixed" else values.values.nbytes
+        if perf_counter() - start > SECONDS:
+            break
+    return {"rate": count / (perf_counter() - start)}
+
+
+def make_lists(folder: Path) -> None:
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(0, 2 * LIST_LENGTH + 1, NUM_ROWS)
+    values = np.arange(int(lengths.sum()), dtype=np.int32)
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    columns: dict[str, Any] = {"x": feedline.store.Lists(values, offsets)}
+    feedline.pack(columns, folder / "lists", format="npy")
+    rows = np.arange(NUM_ROWS * LIST_LENGTH, dtype=np.int32).reshape(NUM_ROWS, LIST_LENGTH)
+    feedline.pack({"x": rows}, folder / "fixed", format="npy")
+
+
+def peer(python: str, name: str, *arguments: str) -> dict[str, float]:
+    """Run the script of a library in its environment; return the figures it prints, if any."""
+    script = str(Path(__file__).parent / f"peer_{name}.py")
+    done = subprocess.run([python, script, *arguments], check=True, capture_output=True, text=True)
+    found: dict[str, float] = {}
+    for line in done.stdout.splitlines():
+        if line.startswith('{"'):
+            found = json.loads(line)
+    return found
+
+
+def measure_all(folder: Path) -> dict[str, dict[str, float]]:
+    """Return the median figures of every reader and number of workers."""
+    from test_formats import python_of
+
+    runs: dict[str, list[dict[str, float]]] = {}
+    pythons = {name: python_of(name) for name in TARGETS}
+    for name, python in pythons.items():
+        (folder / name).mkdir()
+        peer(python, name, "write", str(folder / name))
+    make_lists(folder)
+    for repetition in range(REPETITIONS):
+        for name, python in pythons.items():
+            for num_workers in WORKERS:
+                arguments = ("read", str(folder / name), str(num_workers))
+                # Going through an epoch takes some libraries half a minute, so it is done once.
+                more = ("resume",) if repetition == 0 else ()
+                theirs = peer(python, name, *arguments, *more)
+                of_us = measure.in_fresh_process(__file__, name, *arguments[1:])
+                runs.setdefault(f"{name}, {num_workers} workers, theirs", []).append(theirs)
+                runs.setdefault(f"{name}, {num_workers} workers, ours", []).append(of_us)
+        for kind in ("lists", "fixed"):
+            found = measure.in_fresh_process(__file__, kind, str(folder))
+            runs.setdefault(kind, []).append(found)
+    return {name: _medians(found) for name, found in runs.items()}
+
+
+def _medians(runs: list[dict[str, float]]) -> dict[str, float]:
+    resumes = [run["resume"] for run in runs if "resume" in run]
+    plain = [{name: run[name] for name in run if name != "resume"} for run in runs]
+    middle = {"resume": statistics.median(resumes)} if resumes else {}
+    return measure.medians(plain) | middle
+
+
+def report(figures: dict[str, dict[str, float]]) -> tuple[str, list[tuple[str, bool]]]:
+    rows, checks = [], []
+    for name, target in TARGETS.items():
+        best = max(figures[f"{name}, {workers} workers, theirs"]["rate"] for workers in WORKERS)
+        for num_workers in WORKERS:
+            start = f"{name}, {num_workers} workers"
+            for who in ("ours", "theirs"):
+                found = figures[f"{start}, {who}"]
+                cells = [f"{found['rate']:,.0f} rows/s", *map(measure.show_time, _times(found))]
+                rows.append([f"{start}, {who}", *cells])
+            mine, theirs = (figures[f"{start}, {who}"]["rate"] for who in ("ours", "theirs"))
+            beside = best if target == 2.0 else theirs
+            what = "its own best" if target == 2.0 else "its own"
+            checks.append(
+                (f"{start}: {mine / beside:.1f}x {what} ({target:g})", mine / beside >= target)
+            )
+    share = figures["lists"]["rate"] / figures["fixed"]["rate"]
+    shown = [f"{figures[kind]['rate'] / 2**30:.2f} GiB/s" for kind in ("lists", "fixed")]
+    rows += [["lists of 500 int32 on average", shown[0], "", ""], ["fixed rows", shown[1], "", ""]]
+    checks.append((f"lists: {share:.0%} of fixed rows ({LIST_TARGET:.0%})", share >= LIST_TARGET))
+    table = measure.table(["", "rate", "first batch", "resume at 90%"], rows)
+    text = (
+        f"# Data that others wrote\n\n{NUM_ROWS:,} rows of 4 KiB in batches of {BATCH_SIZE}, "
+        f"shuffled. Medians of {REPETITIONS} alternating repetitions (resumes of the libraries: "
+        f"one); {measure.machine()}, 2 cores.\n\n{table}"
+    )
+    return text, checks
+
+
+def _times(found: dict[str, float]) -> tuple[float, float]:
+    return found["first"], found["resume"]
+
+
+def main() -> int:
+    with tempfile.TemporaryDirectory() as parent:
+        figures = measure_all(Path(parent))
+    text, checks = report(figures)
+    return measure.finish("formats", text, figures, checks)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) == 1:
+        sys.exit(main())
+    place = Path(sys.argv[2])
+    is_list = sys.argv[1] in ("lists", "fixed")
+    print(json.dumps(lists(sys.argv[1], place) if is_list else ours(place, int(sys.argv[3]))))
