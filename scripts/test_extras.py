@@ -1,7 +1,7 @@
 """Install each extra into an environment of its own, as a user would, and run its tests there.
 
-`feedline` alone must install numpy and nothing else. Versions are those in `requirements/dev.txt`. An
-environment stands under `.venv-extras/`, and is removed when its tests pass.
+`feedline` alone must install numpy and nothing else. Versions are those in `requirements/dev.txt`.
+An environment stands under `.venv-extras/`, and is removed when its tests pass.
 """
 
 from __future__ import annotations

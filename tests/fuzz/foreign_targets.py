@@ -16,7 +16,7 @@ from random import Random
 from typing import Any
 
 import numpy as np
-from mutations import NUMBERS, damage_bytes, damage_value
+from mutations import NUMBERS, damage_bytes, damage_json, damage_tree, damage_value
 
 import feedline
 from feedline.store.foreign.crc32c import masked_crc32c
@@ -173,8 +173,34 @@ def _checksum(data: bytes) -> bytes:
     return int(masked_crc32c(memory, [0], [len(data)])[0]).to_bytes(4, "little")
 
 
+def make_huggingface(folder: Path) -> None:
+    """Copy a dataset that `save_to_disk` wrote, and one in a folder of splits."""
+    saved = WRITTEN / "huggingface" / "data"
+    shutil.copytree(saved, folder / "saved" / "data")
+    shutil.copytree(saved, folder / "dict" / "data" / "train")
+    (folder / "dict" / "data" / "dataset_dict.json").write_text('{"splits": ["train"]}')
+
+
+def damage_huggingface(rng: Random, folder: Path) -> None:
+    """Damage what the JSON files say, or any file."""
+    if rng.random() < 0.3:
+        path = rng.choice([*folder.rglob("state.json"), *folder.rglob("dataset_dict.json")])
+        path.write_bytes(damage_json(rng, path.read_bytes()))
+    else:
+        damage_tree(rng, folder)
+
+
+def use_huggingface(folder: Path, rng: Random) -> None:
+    """Read all of a dataset."""
+    store = feedline.open(folder / "data", split=rng.choice((None, "train")))
+    repr(store)
+    for values in store[:].values():
+        assert len(values) == len(store)
+
+
 #: How each is made, damaged and used, and its share of the cases.
 FOREIGN: dict[str, tuple[Any, Any, Any, int]] = {
     "webdataset": (make_webdataset, damage_webdataset, use_shards, 10),
     "tfrecord": (make_tfrecord, damage_tfrecord, use_shards, 10),
+    "huggingface": (make_huggingface, damage_huggingface, use_huggingface, 5),
 }

@@ -364,3 +364,16 @@ def test_folders_whose_tables_do_not_agree_are_refused(tmp_path: Path) -> None:
     write(tmp_path / "more" / "c", pa.table({"x": [1], "y": [1]}), "parquet")
     with pytest.raises(InvalidValueError, match="more of them in 'more'"):
         feedline.open(tmp_path)
+
+
+def test_tables_of_several_splits_and_missing_tables_are_refused(tmp_path: Path) -> None:
+    table = pa.table({"x": [1, 2]})
+    for name in ("train-00000-of-00002", "test-00000-of-00001"):
+        write(tmp_path / name, table, "parquet")
+    with pytest.raises(StoreError, match=r"shards of 2 splits.*a folder of its own"):
+        feedline.open(tmp_path)
+    (tmp_path / "test-00000-of-00001.parquet").unlink()
+    with pytest.raises(StoreError, match="has 1 shard of 2"):
+        feedline.open(tmp_path)
+    write(tmp_path / "train-00001-of-00002", table, "parquet")
+    assert len(feedline.open(tmp_path)) == 4

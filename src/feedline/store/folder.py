@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -28,7 +27,7 @@ from feedline.errors import (
 from feedline.lazy import lazy
 from feedline.store.arrow_chunk import column_names, group_sizes
 from feedline.store.arrow_columns import check_recorded_lists, columns_of_files
-from feedline.store.checksums import check_file, digest_parts
+from feedline.store.checksums import check_file, digest_parts, digest_texts
 from feedline.store.chunk import OpenChunk, OpenChunks, max_open_files
 from feedline.store.columns import MISSING, Arrays, Column, check_columns, make_out
 from feedline.store.formats import is_grouped, open_chunk
@@ -223,7 +222,7 @@ class FolderStore(Store):
     @property
     def fingerprint(self) -> str:
         """A short string that changes when the data does; asking reads a little of every file."""
-        return _digest(self.part_digests, size=16)
+        return digest_texts(self.part_digests, size=16)
 
     @lazy
     def part_digests(self) -> list[str]:
@@ -243,8 +242,8 @@ class FolderStore(Store):
             path = self._path_of(number)
             stamps.append(stamp_of(path))
             described = json.dumps(self.manifest.file(number).describe())
-            digests.append(_digest([described, digest_parts(path)]))
-        return (digests[0] if len(self.manifest) <= _MAX_PARTS else _digest(digests)), stamps
+            digests.append(digest_texts([described, digest_parts(path)]))
+        return (digests[0] if len(self.manifest) <= _MAX_PARTS else digest_texts(digests)), stamps
 
     def _path_of(self, number: int) -> Path:
         return file_in(self.folder, self.manifest.file(number).path, may_be_folder=True)
@@ -391,13 +390,6 @@ def _check_selection(columns: Any) -> tuple[Any, ...]:
 def _part_with(number: int, num_files: int) -> int:
     """Return the part that a file is in; see `FolderStore._files_in`."""
     return ((number + 1) * _MAX_PARTS - 1) // num_files
-
-
-def _digest(parts: Iterable[str], size: int = 8) -> str:
-    digest = hashlib.blake2b(digest_size=size, person=b"feedline.store.1")
-    for part in parts:
-        digest.update(part.encode() + b"\0")
-    return digest.hexdigest()
 
 
 def _check_count(path: Path, found: int, recorded: int) -> None:

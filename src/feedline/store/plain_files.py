@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,11 +10,10 @@ import numpy as np
 
 from feedline.errors import InvalidValueError
 from feedline.store.arrow_chunk import group_sizes
+from feedline.store.foreign.shard_files import shards_in
 from feedline.store.formats import is_grouped, open_chunk
 from feedline.store.manifest import ChunkFile, Manifest
 from feedline.store.paths import file_in
-
-_NUMBERS = re.compile(r"(\d+)")
 
 
 def manifest_of_files(folder: Path, names: Sequence[str]) -> Manifest:
@@ -29,15 +28,20 @@ def manifest_of_files(folder: Path, names: Sequence[str]) -> Manifest:
     return Manifest(folder, entries, np.array(samples, np.int64))
 
 
+def has_tables(folder: Path) -> bool:
+    """Whether a folder has parquet or Arrow files."""
+    return folder.is_dir() and any(is_grouped(name) for name in os.listdir(folder))
+
+
 def tables_in(folder: Path) -> list[str]:
-    """Return the names of the parquet or Arrow files in a folder, in the order of their numbers.
+    """Return the names of the parquet or Arrow files in a folder, sorted so that 2 is before 10.
 
     Hidden files, and those that begin with `_`, are ignored, as are files of other kinds.
     """
     if not folder.is_dir():
         return []
     entries = [entry for entry in folder.iterdir() if not entry.name.startswith((".", "_"))]
-    names = [entry.name for entry in entries if is_grouped(entry.name) and not entry.is_dir()]
+    names = {entry.name for entry in entries if is_grouped(entry.name) and not entry.is_dir()}
     if not names:
         return []
     kinds = sorted({Path(name).suffix for name in names})
@@ -53,15 +57,4 @@ def tables_in(folder: Path) -> list[str]:
                 f"{folder}: has files that end with {kinds[0]}, and more of them in {entry.name!r}"
                 "; all files must be in one folder; move them, or open each folder separately"
             )
-    return sorted(names, key=natural_order)
-
-
-def natural_order(name: str) -> list[tuple[int, str]]:
-    """Return a key that sorts names by the numbers in them: part-2 is before part-10.
-
-    Examples:
-        >>> sorted(["b-10", "b-9", "a"], key=natural_order)
-        ['a', 'b-9', 'b-10']
-    """
-    parts = [(int(part), "") if part.isdecimal() else (-1, part) for part in _NUMBERS.split(name)]
-    return [*parts, (-1, name)]
+    return [path.name for path in shards_in(folder, lambda name: name in names)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 
 from feedline.errors import DamagedDataError, InvalidValueError, check_integer, check_sequence
 from feedline.lazy import lazy
-from feedline.store.checksums import digest_parts
+from feedline.store.checksums import digest_parts, digest_texts
 from feedline.store.chunk import OpenChunk, OpenChunks, max_open_files
 from feedline.store.columns import Arrays, Column, check_columns, make_out
 from feedline.store.paths import will_need
@@ -150,13 +149,13 @@ class ShardStore(Store):
     @property
     def fingerprint(self) -> str:
         """A short string that changes when the data does; asking reads a little of every file."""
-        return _digest(self.part_digests, size=16)
+        return digest_texts(self.part_digests, size=16)
 
     @lazy
     def part_digests(self) -> list[str]:
         """A digest for each file, or for each group of files if there are very many."""
         return [
-            _digest(f"{path.name} {digest_parts(path)}" for path in self._files_in(part))
+            digest_texts(f"{path.name} {digest_parts(path)}" for path in self._files_in(part))
             for part in range(min(len(self.shards.files), _MAX_PARTS))
         ]
 
@@ -204,10 +203,3 @@ class ShardStore(Store):
             )
         check_columns(opened.path, self.columns, opened.columns)
         return opened
-
-
-def _digest(parts: Iterable[str], size: int = 8) -> str:
-    digest = hashlib.blake2b(digest_size=size, person=b"feedline.store.1")
-    for part in parts:
-        digest.update(part.encode() + b"\0")
-    return digest.hexdigest()

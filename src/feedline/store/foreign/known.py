@@ -10,6 +10,8 @@ import importlib
 from pathlib import Path
 from typing import Any
 
+from feedline.store.foreign import huggingface
+from feedline.store.plain_files import has_tables
 from feedline.store.shards import Shards
 
 #: The modules, in the order in which they are asked.
@@ -17,9 +19,10 @@ MODULES = ("megatron", "webdataset", "tfrecord", "mds", "litdata")
 
 
 def is_foreign(path: Path) -> bool:
-    """Whether the data at `path` is of a known format of others."""
-    # What Hugging Face saves is tables, which another store reads.
-    return any(_module(name).matches(path) for name in (*MODULES, "huggingface"))
+    """Whether the data at `path` is of a known format of others, or a folder of tables."""
+    if huggingface.matches(path) or has_tables(path):
+        return True
+    return any(_module(name).matches(path) for name in MODULES)
 
 
 #: Formats with an index in the folder of each split, such as `train/index.json`.
