@@ -15,7 +15,7 @@ import pytest
 from document_blocks import BlockRunner, blocks_of
 from feedline.errors import InvalidValueError
 from feedline.runs import ConsumptionLog, RunConfig
-from sample_data import jpeg_bytes, photo, write_samples
+from sample_data import jpeg_bytes, photo
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -189,9 +189,11 @@ def make_logs(folder: Path) -> None:
 
 
 def make_photos(folder: Path) -> None:
-    """Write a store with labels and JPEG images of several sizes."""
-    images = [jpeg_bytes(photo(32 + n % 3, 40, n)) for n in range(64)]
-    write_samples(folder / "photos", {"label": np.arange(64) % 10, "image": images})
+    """Write JPEG images of several sizes, in a folder for each class."""
+    for number in range(64):
+        path = folder / "pictures" / str(number % 10) / f"{number}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(jpeg_bytes(photo(32 + number % 3, 40, number)))
 
 
 #: What a reader of a document has, before its first block.
