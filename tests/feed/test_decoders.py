@@ -134,6 +134,15 @@ def test_an_image_that_would_fill_the_memory_is_refused_before_it_is_decoded(
         tracemalloc.stop()
 
 
+@pytest.mark.parametrize(("name", "kind"), [("png", "PNG"), ("jpeg", "JPEG")])
+def test_an_image_that_pillow_does_not_know_is_damaged(name: str, kind: str) -> None:
+    data = bytearray(SOUND[name])
+    place = 24 if name == "png" else data.index(b"\xff\xc0") + 4
+    data[place] = 200
+    with pytest.raises(DamagedDataError, match=f"is not a {kind} image, or is damaged"):
+        DECODERS[name](bytes(data))
+
+
 def test_the_error_of_a_large_image_names_the_bound() -> None:
     with pytest.raises(DamagedDataError, match=rf"8193 x 8193 must have at most {MAX_PIXELS}"):
         DECODERS["png"](png_header(8193, 8193))

@@ -156,7 +156,11 @@ def _pillow() -> Any:
 
 
 def _opened(data: bytes, kind: str) -> Any:
-    image = _pillow().open(io.BytesIO(data), formats=(kind,))
+    try:
+        image = _pillow().open(io.BytesIO(data), formats=(kind,))
+    except OSError:
+        # Pillow's own error shows an address, which is another one each time.
+        raise DamagedDataError(f"is not a {kind} image, or is damaged") from None
     # Again: a file may tell several sizes. Nothing is decoded until the pixels are asked for.
     _check_pixels(*image.size)
     return image
