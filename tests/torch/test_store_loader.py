@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 import feedline
-from feedline.errors import InvalidValueError, PlanMismatchError
+from feedline.errors import InvalidValueError, PlanMismatchError, StoreError
+from feedline.store import Column, Store
 from feedline.torch import DataLoader, DistributedSampler
 from feedline.torch.shared_pass import SharedPass
 from loader_data import Ids
@@ -249,3 +251,44 @@ def test_more_workers_than_can_be_told_apart_are_refused() -> None:
 def test_an_empty_tail_is_not_the_default() -> None:
     with pytest.raises(InvalidValueError, match="tail='' must be one of"):
         DataLoader(Ids(NUM_SAMPLES), 8, tail="")
+
+
+class Unreadable(Store):
+    """Ten chunks of four samples, of which one cannot be read."""
+
+    num_samples = 40
+    columns: ClassVar = {"x": Column("x", "int64")}
+    fingerprint = "unreadable"
+
+    @property
+    def chunk_sizes(self) -> NDArray[np.int64]:
+        return np.full(10, 4)
+
+    def read(self, chunk: int, rows: Any, out: Any = None) -> dict[str, Any]:
+        if chunk == 3:
+            raise StoreError("chunk 3: cannot be read")
+        out = {"x": np.empty(len(rows), np.int64)} if out is None else out
+        out["x"][:] = 4 * chunk + np.asarray(rows)
+        return out
+
+    def describe_row(self, chunk: int, row: int) -> str:
+        return f"chunk {chunk}, row {row}"
+
+
+@pytest.mark.parametrize("num_workers", [1, 2, 3])
+def test_after_a_batch_that_cannot_be_read_come_those_behind_it(num_workers: int) -> None:
+    loader = DataLoader(Unreadable(), batch_size=4, num_workers=num_workers)
+    batches = iter(loader)
+    seen, states = [], []
+    for number in range(10):
+        if number == 3:
+            with pytest.raises(StoreError, match="chunk 3"):
+                next(batches)
+            continue
+        seen.append(next(batches)["x"].tolist())
+        states.append(loader.state_dict())
+    assert seen == [list(range(4 * n, 4 * n + 4)) for n in range(10) if n != 3]
+    assert next(batches, None) is None
+    resumed = DataLoader(Unreadable(), batch_size=4)
+    resumed.load_state_dict(states[5])
+    assert [batch["x"].tolist() for batch in resumed] == seen[6:]

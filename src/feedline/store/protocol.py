@@ -65,9 +65,11 @@ class Store(Protocol):
 
     def prefetch(self, chunk: int) -> None:
         """Announce that a chunk will be read soon. This must not block."""
+        return
 
     def close(self) -> None:
         """Close open files; a later read opens them again."""
+        return
 
     @lazy
     def edges(self) -> NDArray[np.int64]:

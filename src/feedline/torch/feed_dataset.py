@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import chain, islice, pairwise
+from itertools import islice, pairwise
 from operator import attrgetter, itemgetter
 from time import perf_counter
 from typing import Any, TypeVar
@@ -291,27 +292,16 @@ class FeedDataset(IterableDataset[Item]):
         return any(column.has_lists for column in self.store.columns.values())
 
     def _in_worker(self, segment: Segment, numbers: range) -> Iterator[Item]:
-        """Yield the batches with these numbers, in regions if there are any.
+        """Return the batches with these numbers, in regions if there are any.
 
         Batches that are read together take at most a quarter of the budget, because some wait in
         the queue of the worker, or are in use, while the next ones are read.
         """
-        # One batch at first, so that it comes soon, then more and more together.
-        batches = picked_batches(segment, self.batches.rank, numbers)
         row_bytes = max(1, sum(column.sample_bytes for column in self.store.columns.values()))
         budget = self.reading.memory_budget or DEFAULT_BUDGET
         num_rows = min(_ROWS_AT_ONCE, budget // (4 * row_bytes))
-        count, num_most = 1, max(1, num_rows // segment.batch_size)
-        while some := list(islice(batches, count)):
-            try:
-                found = self._read(some)
-            except StoreError:
-                if len(some) == 1:
-                    raise
-                # One by one, so that those before the one that cannot be read are delivered.
-                found = chain.from_iterable(self._read([batch]) for batch in some)
-            yield from found
-            count = min(2 * count, num_most)
+        batches = picked_batches(segment, self.batches.rank, numbers)
+        return _WorkerBatches(batches, self._read, max(1, num_rows // segment.batch_size))
 
     def _read(self, some: list[NDArray[np.int64]]) -> Iterator[Item]:
         """Read batches in a worker, and return them one by one, ready to be sent."""
@@ -343,6 +333,45 @@ class FeedDataset(IterableDataset[Item]):
 def _delivered(running: Pass, batch: Prepared) -> Prepared:
     running.deliver(1, batch.skips)
     return batch
+
+
+class _WorkerBatches(Iterator[Item]):
+    """The batches of a worker: one at first, so that it comes soon, then more and more together.
+
+    After one that cannot be read come those behind it: a loader counts what its workers send in
+    turn, so that each of them must send something for every batch.
+    """
+
+    def __init__(
+        self,
+        batches: Iterator[NDArray[np.int64]],
+        read: Callable[[list[NDArray[np.int64]]], Iterator[Item]],
+        num_most: int,
+    ) -> None:
+        self._batches = batches
+        self._read = read
+        self._num_most = num_most
+        self._count = 1
+        self._made: Iterator[Item] = iter(())
+        # Those that could not be read together; they are read one by one.
+        self._single: deque[NDArray[np.int64]] = deque()
+
+    def __next__(self) -> Item:
+        for batch in self._made:
+            return batch
+        if not self._single:
+            some = list(islice(self._batches, self._count))
+            if not some:
+                raise StopIteration
+            self._count = min(2 * self._count, self._num_most)
+            try:
+                self._made = self._read(some)
+                return next(self._made)
+            except StoreError:
+                if len(some) == 1:
+                    raise
+                self._single.extend(some)
+        return next(self._read([self._single.popleft()]))
 
 
 def _do_nothing() -> None:
