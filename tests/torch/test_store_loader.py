@@ -275,7 +275,7 @@ class Unreadable(Store):
         return f"chunk {chunk}, row {row}"
 
 
-@pytest.mark.parametrize("num_workers", [1, 2, 3])
+@pytest.mark.parametrize("num_workers", [1, 2])
 def test_after_a_batch_that_cannot_be_read_come_those_behind_it(num_workers: int) -> None:
     loader = DataLoader(Unreadable(), batch_size=4, num_workers=num_workers)
     batches = iter(loader)
