@@ -21,7 +21,7 @@ from feedline.store.arrow_messages import (
 )
 from feedline.store.arrow_types import Form, Leaf, count_parts, is_any
 from feedline.store.extras import import_arrow
-from feedline.store.mapped import map_file
+from feedline.store.mapped import map_shared
 from feedline.store.parquet_footer import column_counts
 from feedline.words import several
 
@@ -69,7 +69,7 @@ class ArrowFile(Protocol):
 def opened_file(path: Path) -> Iterator[ArrowFile]:
     """Open a file, and name it in errors of pyarrow; a damaged file may cause almost any error."""
     arrow = import_arrow()
-    bytes_ = map_file(path)
+    bytes_ = map_shared(path)
     try:
         if path.suffix == ".parquet":
             yield _ParquetFile(arrow, path, bytes_)
