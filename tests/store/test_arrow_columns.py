@@ -339,3 +339,25 @@ def test_chunks_of_one_file_keep_one_file_open(
     # More chunks than a process may have files; each was opened once.
     assert sorted(opened) == list(range(300))
     assert len(os.listdir("/proc/self/fd")) <= before + 1
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_columns_beside_those_that_no_store_holds_are_read(tmp_path: Path, layout: str) -> None:
+    """What the metadata says of a column is found behind types with several parts."""
+    odd = {
+        "map": pa.array([[("a", 1), ("b", 2)]] * 5, pa.map_(pa.string(), pa.int8())),
+        "records": [[{"a": 1, "b": "x"}], []] * 2 + [[]],
+        "words": [["a"], ["b", None]] * 2 + [None],
+        "nothing": pa.array([None] * 5, pa.null()),
+        "deep": [{"q": [{"r": 1}], "s": 1}] * 5,
+    }
+    wanted = {"x": [1, 2, 3, 4, 5], "y": [1, None, 3, 4, 5], "r": [[1], [2, 3], [4], [5], [6]]}
+    path = write(tmp_path / "a", pa.table(odd | wanted), layout, 2)
+    store = feedline.open(path, columns=["x", "y", "y/is_missing", "r", "deep/s"])
+    assert store[:]["y/is_missing"].tolist() == [False, True, False, False, False]
+    assert store[:]["r"].tolist() == wanted["r"]
+    assert store[:]["deep/s"].tolist() == [1] * 5
+    with pytest.raises(InvalidValueError, match=r"columns=\['x/is_missing'\] must be among"):
+        feedline.open(path, columns=["x", "x/is_missing"])
+    with pytest.raises(StoreError, match="column 'deep/q' has type list"):
+        feedline.open(path, columns=["deep/q"])
