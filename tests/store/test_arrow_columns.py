@@ -361,3 +361,15 @@ def test_columns_beside_those_that_no_store_holds_are_read(tmp_path: Path, layou
         feedline.open(path, columns=["x", "x/is_missing"])
     with pytest.raises(StoreError, match="column 'deep/q' has type list"):
         feedline.open(path, columns=["deep/q"])
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_tensors_keep_their_shape(tmp_path: Path, layout: str) -> None:
+    values = np.arange(36, dtype=np.float32).reshape(6, 2, 3)
+    tensors = pa.FixedShapeTensorArray.from_numpy_ndarray(values)
+    store = feedline.open(write(tmp_path / "a", pa.table({"x": tensors}), layout))
+    assert np.array_equal(store[:]["x"], values)
+    turned = pa.fixed_shape_tensor(pa.int8(), [2, 3], permutation=[1, 0])
+    odd = pa.ExtensionArray.from_storage(turned, pa.array([range(6)], pa.list_(pa.int8(), 6)))
+    with pytest.raises(StoreError, match=r"order \[1, 0\].*without a permutation"):
+        feedline.open(write(tmp_path / "b", pa.table({"x": odd}), layout))
