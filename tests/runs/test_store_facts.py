@@ -11,6 +11,7 @@ import feedline
 from cli_runs import invoke
 from feedline.runs.inspection import inspect_path
 from feedline.runs.store_facts import advice_for, facts_of_store
+from feedline.store import FolderStore
 from feedline.store.shards import ShardStore
 from foreign import NAMES, data_of
 
@@ -44,9 +45,10 @@ def test_data_of_other_formats_is_described(name: str) -> None:
     path = data_of(name)
     found = inspect_path(path)
     store = feedline.open(path)
+    assert isinstance(store, ShardStore | FolderStore)
+    files = store.shards.files if isinstance(store, ShardStore) else store.manifest
     assert found.facts["num_samples"] == len(store)
-    if isinstance(store, ShardStore):
-        assert found.facts["num_files"] == len(store.shards.files)
+    assert found.facts["num_files"] == len(files)
     assert [column["name"] for column in found.facts["columns"]] == list(store.columns)
 
 

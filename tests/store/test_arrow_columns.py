@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import os
 import pickle
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 
 import feedline
 from feedline.errors import DamagedDataError, InvalidValueError, StoreError
-from feedline.store import FolderStore, Store
+from feedline.store import Store, formats
 from feedline.store import arrow_columns as decisions
 from feedline.store.arrow_chunk import open_group
 from feedline.store.lists import ListSource
@@ -321,59 +322,54 @@ def test_slices_of_tables_come_back(tmp_path: Path, layout: str) -> None:
                 assert plain(sample[name]) == value
 
 
-def test_a_folder_of_tables_is_opened_in_the_order_of_their_numbers(tmp_path: Path) -> None:
-    for number in range(12):
-        table = pa.table(
-            {"id": [2 * number, 2 * number + 1], "t": ["x", None if number == 9 else ""]}
-        )
-        write(tmp_path / f"part-{number}", table, "parquet", 1)
-    (tmp_path / "_SUCCESS").write_text("")
-    (tmp_path / "README.md").write_text("text")
-    store = feedline.open(tmp_path)
-    assert store[:]["id"].tolist() == list(range(24))
-    assert len(store.chunk_sizes) == 24
-    assert "t/is_missing" in store.columns
-    assert isinstance(store, FolderStore)
-    assert "part-9.parquet, group 1, row 0" in store.describe_row(19, 0)
-    before = store.fingerprint
-    write(tmp_path / "part-3", pa.table({"id": [6, 8], "t": ["x", ""]}), "parquet", 1)
-    assert feedline.open(tmp_path).fingerprint != before
+def test_chunks_of_one_file_keep_one_file_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = feedline.open(write(tmp_path / "a", pa.table({"x": np.arange(900)}), "stream", 3))
+    opened: list[int] = []
+
+    def counted(path: Path, group: int, *others: Any) -> Any:
+        opened.append(group)
+        return open_group(path, group, *others)
+
+    monkeypatch.setattr(formats, "open_group", counted)
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(2):
+        assert store[np.random.default_rng(0).permutation(900)]["x"].sum() == 900 * 899 // 2
+    # More chunks than a process may have files; each was opened once.
+    assert sorted(opened) == list(range(300))
+    assert len(os.listdir("/proc/self/fd")) <= before + 1
 
 
-def test_files_of_a_folder_decide_together(tmp_path: Path) -> None:
-    write(tmp_path / "a", pa.table({"x": [[1, 2]] * 3}), "arrow")
-    write(tmp_path / "b", pa.table({"x": [[1, 2, 3]] * 3}), "arrow")
-    assert shown(feedline.open(tmp_path)) == {"x": "list of int64"}
-    assert feedline.open(tmp_path)[5]["x"].tolist() == [1, 2, 3]
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_columns_beside_those_that_no_store_holds_are_read(tmp_path: Path, layout: str) -> None:
+    """What the metadata says of a column is found behind types with several parts."""
+    odd = {
+        "map": pa.array([[("a", 1), ("b", 2)]] * 5, pa.map_(pa.string(), pa.int8())),
+        "records": [[{"a": 1, "b": "x"}], []] * 2 + [[]],
+        "words": [["a"], ["b", None]] * 2 + [None],
+        "nothing": pa.array([None] * 5, pa.null()),
+        "deep": [{"q": [{"r": 1}], "s": 1}] * 5,
+    }
+    wanted = {"x": [1, 2, 3, 4, 5], "y": [1, None, 3, 4, 5], "r": [[1], [2, 3], [4], [5], [6]]}
+    path = write(tmp_path / "a", pa.table(odd | wanted), layout, 2)
+    store = feedline.open(path, columns=["x", "y", "y/is_missing", "r", "deep/s"])
+    assert store[:]["y/is_missing"].tolist() == [False, True, False, False, False]
+    assert store[:]["r"].tolist() == wanted["r"]
+    assert store[:]["deep/s"].tolist() == [1] * 5
+    with pytest.raises(InvalidValueError, match=r"columns=\['x/is_missing'\] must be among"):
+        feedline.open(path, columns=["x", "x/is_missing"])
+    with pytest.raises(StoreError, match="column 'deep/q' has type list"):
+        feedline.open(path, columns=["deep/q"])
 
 
-def test_folders_whose_tables_do_not_agree_are_refused(tmp_path: Path) -> None:
-    write(tmp_path / "a", pa.table({"x": [1], "y": [1]}), "parquet")
-    write(tmp_path / "b", pa.table({"x": [1.5], "y": [1]}), "parquet")
-    with pytest.raises(DamagedDataError, match=r"b\.parquet: column 'x' is float64.*be int64"):
-        feedline.open(tmp_path)
-    assert len(feedline.open(tmp_path, columns=["y"])) == 2
-    write(tmp_path / "b", pa.table({"y": [1]}), "parquet")
-    with pytest.raises(DamagedDataError, match=r"column 'x' is absent and should be int64"):
-        feedline.open(tmp_path)
-    write(tmp_path / "b", pa.table({"x": [1], "y": [1]}), "arrow")
-    with pytest.raises(InvalidValueError, match=r"\.arrow and \.parquet.*one kind"):
-        feedline.open(tmp_path)
-    (tmp_path / "b.arrow").unlink()
-    (tmp_path / "more").mkdir()
-    write(tmp_path / "more" / "c", pa.table({"x": [1], "y": [1]}), "parquet")
-    with pytest.raises(InvalidValueError, match="more of them in 'more'"):
-        feedline.open(tmp_path)
-
-
-def test_tables_of_several_splits_and_missing_tables_are_refused(tmp_path: Path) -> None:
-    table = pa.table({"x": [1, 2]})
-    for name in ("train-00000-of-00002", "test-00000-of-00001"):
-        write(tmp_path / name, table, "parquet")
-    with pytest.raises(StoreError, match=r"shards of 2 splits.*a folder of its own"):
-        feedline.open(tmp_path)
-    (tmp_path / "test-00000-of-00001.parquet").unlink()
-    with pytest.raises(StoreError, match="has 1 shard of 2"):
-        feedline.open(tmp_path)
-    write(tmp_path / "train-00001-of-00002", table, "parquet")
-    assert len(feedline.open(tmp_path)) == 4
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_tensors_keep_their_shape(tmp_path: Path, layout: str) -> None:
+    values = np.arange(36, dtype=np.float32).reshape(6, 2, 3)
+    tensors = pa.FixedShapeTensorArray.from_numpy_ndarray(values)
+    store = feedline.open(write(tmp_path / "a", pa.table({"x": tensors}), layout))
+    assert np.array_equal(store[:]["x"], values)
+    turned = pa.fixed_shape_tensor(pa.int8(), [2, 3], permutation=[1, 0])
+    odd = pa.ExtensionArray.from_storage(turned, pa.array([range(6)], pa.list_(pa.int8(), 6)))
+    with pytest.raises(StoreError, match=r"order \[1, 0\].*without a permutation"):
+        feedline.open(write(tmp_path / "b", pa.table({"x": odd}), layout))

@@ -63,7 +63,8 @@ def open_group(
         table = file.read(group, list(leaves.values()))
         arrays = arrays_of_table(path, table, leaves, asked, expected, lists)
         held = sum(_bytes_held(values, file.bytes_) for values in arrays.values())
-    return OpenChunk(path, arrays, num_bytes_held=held)
+        num_files = int(any(_is_mapped(values, file.bytes_) for values in arrays.values()))
+    return OpenChunk(path, arrays, num_bytes_held=held, num_files=num_files, shares_file=True)
 
 
 def arrays_of_table(
@@ -151,7 +152,12 @@ def compression_of(path: Path) -> str | None:
 
 def _bytes_held(values: NDArray[Any] | ListSource, bytes_: NDArray[np.uint8]) -> int:
     """Return the bytes of ordinary memory that values take, other than the mapped file."""
+    is_mapped = _is_mapped(values, bytes_)
     if not isinstance(values, ListSource):
-        return 0 if np.may_share_memory(values, bytes_) else values.nbytes
-    is_mapped = np.may_share_memory(values.memory, bytes_)
+        return 0 if is_mapped else values.nbytes
     return values.nbytes - (values.memory.nbytes if is_mapped else 0)
+
+
+def _is_mapped(values: NDArray[Any] | ListSource, bytes_: NDArray[np.uint8]) -> bool:
+    memory = values.memory if isinstance(values, ListSource) else values
+    return np.may_share_memory(memory, bytes_)

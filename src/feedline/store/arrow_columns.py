@@ -81,6 +81,7 @@ def columns_of_files(
     """
     seen: dict[str, Seen] = {}
     filled: list[tuple[Path, int]] = []
+    path: Path | None = None
     for path in paths:
         try:
             sizes = _add_file(seen, path, names)

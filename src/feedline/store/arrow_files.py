@@ -19,9 +19,9 @@ from feedline.store.arrow_messages import (
     places_in_stream,
     schema_of_stream,
 )
-from feedline.store.arrow_types import Form, Leaf, count_parts, is_any
+from feedline.store.arrow_types import Form, Leaf, count_parts, is_any, storage_type
 from feedline.store.extras import import_arrow
-from feedline.store.mapped import map_file
+from feedline.store.mapped import map_shared
 from feedline.store.parquet_footer import column_counts
 from feedline.words import several
 
@@ -69,7 +69,7 @@ class ArrowFile(Protocol):
 def opened_file(path: Path) -> Iterator[ArrowFile]:
     """Open a file, and name it in errors of pyarrow; a damaged file may cause almost any error."""
     arrow = import_arrow()
-    bytes_ = map_file(path)
+    bytes_ = map_shared(path)
     try:
         if path.suffix == ".parquet":
             yield _ParquetFile(arrow, path, bytes_)
@@ -160,7 +160,8 @@ class _MessageFile:
         for leaf, form in leaves:
             nulls = table[:, list(leaf.nodes), 1]
             total = np.where((nulls < 0).any(axis=1), -1, nulls.sum(axis=1))
-            is_list = is_any(self._arrow, leaf.type_, "is_list", "is_large_list")
+            stored = storage_type(self._arrow, leaf.type_)
+            is_list = is_any(self._arrow, stored, "is_list", "is_large_list")
             values = table[:, leaf.nodes[-1] + 1, 0] if is_list and form.may_be_lists else None
             result.append(Counts(total, values, np.zeros_like(total)))
         return result

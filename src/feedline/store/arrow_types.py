@@ -52,7 +52,7 @@ class Leaf:
 
     Args:
         steps: The name of the column, and of the field at each level of structs.
-        type_: The Arrow type.
+        type_: The Arrow type, which may be an extension.
         is_nullable: Whether the schema allows nulls.
         leaf: Its number among all leaves, which are the columns of a parquet file.
         nodes: The numbers of its structs and of itself among all fields of a schema, depth first.
@@ -95,7 +95,7 @@ def _leaves(
             below = (node + 1, (*nodes, node))
             yield from _leaves(arrow, inside, here, False, below, leaf, may_be_null)
         else:
-            yield Leaf(here, type_, may_be_null, leaf, (*nodes, node))
+            yield Leaf(here, field.type, may_be_null, leaf, (*nodes, node))
         num_leaves, num_nodes = count_parts(arrow, type_)
         leaf, node = leaf + num_leaves, node + num_nodes
 
@@ -133,6 +133,16 @@ def storage_type(arrow: Any, type_: Any) -> Any:
 def form_of(arrow: Any, where: str, type_: Any) -> Form:
     """Return how values of a type are held, or raise an error that says what to do."""
     axes: list[int | None] = []
+    tensor = getattr(arrow, "FixedShapeTensorType", None)
+    if tensor is not None and isinstance(type_, tensor):
+        order = type_.permutation
+        if order is not None and list(order) != sorted(order):
+            raise StoreError(
+                f"{where} has tensors whose axes are stored in the order {list(order)}, which must "
+                f"be in their own order; write them again without a permutation, or {OTHERS}"
+            )
+        inner = form_of(arrow, where, type_.value_type)
+        return Form(inner.kind, inner.type_name, (*map(int, type_.shape), *inner.axes))
     inner = storage_type(arrow, type_)
     while True:
         if is_any(arrow, inner, "is_dictionary"):

@@ -60,9 +60,10 @@ def column_values(
     is_array = form.kind == "array" and not (form.may_be_lists and wants_lists)
     if is_array:
         try:
-            return _joined(
+            values, mask = _joined(
                 [_array(arrow, where, *both) for both in zip(arrays, masks, strict=True)]
             )
+            return _with_axes(values, form), mask
         except RaggedError as error:
             if not form.may_be_lists:
                 raise _inner_lists(where, error) from None
@@ -77,6 +78,14 @@ def column_values(
         )
     except RaggedError as error:
         raise _inner_lists(where, error) from None
+
+
+def _with_axes(values: Any, form: Form) -> NDArray[Any]:
+    """Return values in the shape of their type: tensors are stored as flat lists."""
+    sizes = [size for size in form.axes if size is not None]
+    is_tensor = len(sizes) == len(form.axes) and values.ndim == 2 and len(sizes) > 1
+    found: NDArray[Any] = values.reshape(len(values), *sizes) if is_tensor else values
+    return found
 
 
 def _ragged(where: str, column: Column, error: RaggedError) -> StoreError:

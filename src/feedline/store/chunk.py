@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -34,7 +34,8 @@ class OpenChunk:
 
     Arrays may be views of a mapped file, with any strides and alignment, and are never written to.
     `type_names` names at least the types that numpy lacks. `num_bytes_held` counts ordinary memory:
-    it is 0 for a mapped file. `num_files` counts the files that stay open.
+    it is 0 for a mapped file. `num_files` counts the files that stay open; if the chunk shares its
+    file with others (`shares_file`), that is the same file for all of them.
     """
 
     path: Path
@@ -42,6 +43,7 @@ class OpenChunk:
     type_names: Mapping[str, str] = field(default_factory=dict)
     num_bytes_held: int = 0
     num_files: int = 1
+    shares_file: bool = False
 
     @property
     def columns(self) -> dict[str, Column]:
@@ -121,6 +123,8 @@ class OpenChunk:
 
 
 _MAX_FILES = 128
+# What a chunk takes beside its bytes: objects for each of its columns.
+_MAX_CHUNKS = 4096
 
 
 def max_open_files() -> int:
@@ -134,9 +138,9 @@ def max_open_files() -> int:
 class OpenChunks:
     """A cache of open chunks that threads share.
 
-    The least recently used chunks are closed when there are more than `max_files` files or
-    `max_bytes` of decoded data, except the latest. A chunk in use stays open until its reader is
-    done.
+    The least recently used chunks are closed when there are more than `max_files` files,
+    `max_bytes` of decoded data or some thousand chunks, except the latest. A chunk in use stays
+    open until its reader is done.
     """
 
     def __init__(self, open_chunk: Callable[[int], OpenChunk], max_files: int, max_bytes: int):
@@ -151,6 +155,7 @@ class OpenChunks:
         self._lock = Lock()
         self._opening: dict[int, Lock] = {}
         self._chunks: OrderedDict[int, OpenChunk] = OrderedDict()
+        self._sharing: Counter[Path] = Counter()
         self._num_files = self._num_bytes = 0
         self._is_tight = False
 
@@ -183,14 +188,27 @@ class OpenChunks:
             if number in self._chunks:
                 return
             self._chunks[number] = chunk
-            self._num_files += chunk.num_files
-            self._num_bytes += chunk.num_bytes_held
-            self._is_tight = (
-                2 * self._num_files > self._max_files or 2 * self._num_bytes > self._max_bytes
-            )
-            while len(self._chunks) > 1 and (
-                self._num_files > self._max_files or self._num_bytes > self._max_bytes
-            ):
+            self._count(chunk, 1)
+            self._is_tight = self._is_over(2)
+            while len(self._chunks) > 1 and self._is_over(1):
                 _, oldest = self._chunks.popitem(last=False)
-                self._num_files -= oldest.num_files
-                self._num_bytes -= oldest.num_bytes_held
+                self._count(oldest, -1)
+
+    def _is_over(self, times: int) -> bool:
+        """Whether this many times as much as there is would be too much."""
+        return (
+            times * self._num_files > self._max_files
+            or times * self._num_bytes > self._max_bytes
+            or times * len(self._chunks) > _MAX_CHUNKS
+        )
+
+    def _count(self, chunk: OpenChunk, sign: int) -> None:
+        self._num_bytes += sign * chunk.num_bytes_held
+        if chunk.shares_file and chunk.num_files:
+            before = self._sharing[chunk.path]
+            self._sharing[chunk.path] += sign
+            if before and self._sharing[chunk.path]:
+                return
+            if not self._sharing[chunk.path]:
+                del self._sharing[chunk.path]
+        self._num_files += sign * chunk.num_files

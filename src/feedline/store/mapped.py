@@ -15,6 +15,7 @@ from itertools import accumulate
 from operator import mul
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +25,8 @@ from feedline.words import several
 
 _MAX_AXES = 32
 _MAX_NUMBER = 2**62
+# Every mapping keeps a file open, and a process may have few of these.
+_SHARED: WeakValueDictionary[tuple[Any, ...], NDArray[np.uint8]] = WeakValueDictionary()
 
 
 def map_file(path: Path) -> NDArray[np.uint8]:
@@ -45,6 +48,20 @@ def map_file(path: Path) -> NDArray[np.uint8]:
     except (OSError, ValueError) as error:
         raise StoreError(f"{path}: cannot be mapped ({error}); check that it is readable") from None
     return np.frombuffer(mapped, np.uint8)
+
+
+def map_shared(path: Path) -> NDArray[np.uint8]:
+    """Return all bytes of a file that many chunks are read from: open ones share one mapping."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        # It is gone or cannot be read, as the following says.
+        return map_file(path)
+    key = (str(path), status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+    found = _SHARED.get(key)
+    if found is None:
+        found = _SHARED[key] = map_file(path)
+    return found
 
 
 def view(

@@ -52,24 +52,30 @@ def _field(value: Any, number: int, default: Any) -> Any:
 
 
 def _struct(data: bytes, at: int, wanted: Any, depth: int) -> tuple[dict[int, Any], int]:
-    """Return the wanted fields of a struct, and where it ends."""
+    """Return the wanted fields of a struct, and where it ends.
+
+    A footer has many of them, so that the commonest fields are skipped without a call.
+    """
     found: dict[int, Any] = {}
     number = 0
-    while True:
-        header = data[at]
+    while header := data[at]:
         at += 1
-        if not header:
-            return found, at
         kind = header & 15
-        if header >> 4:
+        if header > 15:
             number += header >> 4
         else:
             number, at = _integer(data, at)
-        if kind in (_TRUE, _FALSE):
-            continue
-        value, at = _value(data, at, kind, wanted.get(number) if wanted else None, depth + 1)
         if wanted and number in wanted:
-            found[number] = value
+            found[number], at = _value(data, at, kind, wanted[number], depth + 1)
+        elif kind in _INTEGERS:
+            while data[at] > 127:
+                at += 1
+            at += 1
+        elif kind == _BINARY and data[at] < 128:
+            at += data[at] + 1
+        elif kind not in (_TRUE, _FALSE):
+            _, at = _value(data, at, kind, None, depth + 1)
+    return found, at + 1
 
 
 def _value(data: bytes, at: int, kind: int, wanted: Any, depth: int) -> tuple[Any, int]:
@@ -103,11 +109,15 @@ def _list(data: bytes, at: int, wanted: Any, depth: int) -> tuple[list[Any], int
     # Each entry has at least a byte.
     if count > len(data) - at:
         raise ValueError("a list reaches out of the footer")
-    found = []
+    kind, found = header & 15, []
+    if kind == _STRUCT:
+        for _ in range(count):
+            value, at = _struct(data, at, wanted, depth + 1)
+            if wanted:
+                found.append(value)
+        return found, at
     for _ in range(count):
-        value, at = _value(data, at, header & 15, wanted, depth + 1)
-        if wanted:
-            found.append(value)
+        _, at = _value(data, at, kind, None, depth + 1)
     return found, at
 
 

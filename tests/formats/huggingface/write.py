@@ -67,7 +67,7 @@ def rows() -> list[dict[str, Any]]:
                 "score": None if number % 5 == 3 else float(rng.random()),
                 "note": None if number % 3 else f"note {number}",
                 "when": dt.datetime(2026, 1, 1) + dt.timedelta(minutes=number),
-                "image": {"bytes": rng.bytes(20), "path": f"{number}.png" if number % 2 else None},
+                "image": {"bytes": rng.bytes(400), "path": f"{number}.png" if number % 2 else None},
                 "meta": {"width": number, "name": f"name {number}"},
             }
         )

@@ -10,8 +10,6 @@ import importlib
 from pathlib import Path
 from typing import Any
 
-from feedline.store.foreign import huggingface
-from feedline.store.plain_files import has_tables
 from feedline.store.shards import Shards
 
 #: The modules, in the order in which they are asked.
@@ -19,10 +17,8 @@ MODULES = ("megatron", "webdataset", "tfrecord", "mds", "litdata")
 
 
 def is_foreign(path: Path) -> bool:
-    """Whether the data at `path` is of a known format of others, or a folder of tables."""
-    if huggingface.matches(path) or has_tables(path):
-        return True
-    return any(_module(name).matches(path) for name in MODULES)
+    """Whether the data at `path` is of a known format of others."""
+    return any(_module(name).matches(path) for name in ("huggingface", *MODULES))
 
 
 #: Formats with an index in the folder of each split, such as `train/index.json`.
