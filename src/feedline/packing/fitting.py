@@ -82,7 +82,8 @@ class Fitting:
     def _fit(self, want: Column, batch: Batch) -> Values:
         found = batch.arrays.get(want.name)
         if found is None:
-            # Only masks may be left out, where nothing is missing.
+            # Only masks are left out, where nothing is missing.
+            assert want.name.endswith(MISSING), want
             return np.zeros(batch.num_rows, np.bool_)
         if not isinstance(found, Lists) and found.dtype == object:
             return nothing_of(want, len(found))

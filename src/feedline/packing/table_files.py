@@ -222,7 +222,7 @@ class CsvFiles(_TextFiles):
             parse_options=csv.ParseOptions(newlines_in_values=True),
             convert_options=csv.ConvertOptions(
                 include_columns=self._wanted,
-                column_types=schema,
+                column_types=_typed(self._arrow, schema),
                 # In a column of texts these are texts.
                 null_values=_NO_VALUE,
             ),
@@ -236,21 +236,31 @@ class JsonlFiles(_TextFiles):
 
     def _parse(self, block: bytes, schema: Any) -> Any:
         json = import_arrow("pyarrow.json")
-        options = None
+        options, known = None, schema
         if schema is not None:
             names = schema.names
             if self._selection is not None:
                 paths = [path for path, _ in paths_in(schema)]
                 names = _fields_of(schema, select(self._selection, paths, self.kind))
+            known = self._arrow.schema([schema.field(name) for name in names])
+            typed = _typed(self._arrow, known)
+            others = "error" if self._selection is None else "ignore"
             options = json.ParseOptions(
-                explicit_schema=self._arrow.schema([schema.field(name) for name in names]),
-                unexpected_field_behavior="error" if self._selection is None else "ignore",
+                explicit_schema=typed,
+                unexpected_field_behavior=others if len(typed) == len(known) else "infer",
             )
-        return json.read_json(
+        table = json.read_json(
             self._arrow.BufferReader(block),
             read_options=json.ReadOptions(use_threads=False, block_size=len(block) + 1),
             parse_options=options,
         )
+        for field in known or ():
+            if field.name not in table.schema.names:
+                table = table.append_column(field, self._arrow.nulls(len(table), field.type))
+        odd = set(table.schema.names) - set(table.schema.names if schema is None else schema.names)
+        if odd and self._selection is None:
+            raise self._arrow.ArrowInvalid(f"unexpected field {min(odd)!r}")
+        return table
 
 
 def batch_of_table(path: Path, row: int, table: Any, selection: Selection) -> Batch:
@@ -259,6 +269,13 @@ def batch_of_table(path: Path, row: int, table: Any, selection: Selection) -> Ba
     for name in _fields_of(table.schema, selection):
         flat.add(to_columns(str(path), row, name, table.column(name)))
     return Batch(str(path), row, flat.chosen(selection, str(path)))
+
+
+def _typed(arrow: Any, schema: Any) -> Any:
+    """Return the fields whose type is known; a column may have no value in the first rows."""
+    if schema is None:
+        return None
+    return arrow.schema([field for field in schema if not arrow.types.is_null(field.type)])
 
 
 def _fields_of(schema: Any, selection: Selection) -> list[str]:
