@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import shutil
 import signal
 import sys
@@ -278,3 +279,18 @@ def test_samples_of_a_packed_folder_equal_those_of_a_loader_without_torch(packed
         for number in range(len(batch["item"])):
             found.append(plain_sample({name: column[number] for name, column in batch.items()}))
     assert found == EXPECTED
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_memory_stays_within_the_budget_for_lists(tmp_path: Path, shuffle: bool) -> None:
+    rng = np.random.default_rng(0)
+    edges = np.concatenate([[0], np.cumsum(rng.integers(0, 1000, 100_000))])
+    tokens = Lists(rng.integers(0, 9, edges[-1]).astype(np.int32), edges)
+    pack({"x": tokens}, tmp_path / "data")
+    budget = 2**24
+    options = {"memory_budget": budget, "shuffle": shuffle, "warm_up": True}
+    code, output, errors = run_job(tmp_path / "data", tmp_path / "out", **options)
+    assert code == 0, errors
+    # Beside the budget there are batches of the source, threads and what allocators hold back.
+    assert json.loads(output)["grown_bytes"] < budget + 2**25 < tokens.nbytes / 2

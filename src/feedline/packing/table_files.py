@@ -27,6 +27,8 @@ _BLOCK_BYTES = 2**20
 _MAX_BATCH_ROWS = 2**16
 _MAX_VALUE_BYTES = 8
 _MAX_LINE_BYTES = 2**26
+# The rows that are decoded to see how large they are.
+_NUM_SAMPLED = 16
 # What CSV files write for no value. NaN is a value.
 _NO_VALUE = ["", "NA", "N/A", "#N/A", "n/a", "NULL", "null", "None", "<NA>"]
 
@@ -287,11 +289,14 @@ def _fields_of(schema: Any, selection: Selection) -> list[str]:
 def _batch_rows(file: Any, number: int, group: Any) -> int:
     """Return how many rows of a row group are decoded at once."""
     # Asked about the columns of a damaged group, pyarrow ends the process; reading is an error.
-    next(file.iter_batches(batch_size=1, row_groups=[number]), None)
-    columns = map(group.column, range(group.num_columns))
+    first = next(file.iter_batches(batch_size=_NUM_SAMPLED, row_groups=[number]), None)
+    sampled = 0 if first is None else first.nbytes // max(1, first.num_rows)
+    columns = [group.column(place) for place in range(group.num_columns)]
+    num_rows = max(1, int(group.num_rows))
     num_values = sum(int(column.num_values) for column in columns)
-    # At most, when it is decoded; in the file it may have few.
-    row_bytes = _MAX_VALUE_BYTES * (num_values // max(1, int(group.num_rows)))
+    stored = sum(int(column.total_uncompressed_size) for column in columns)
+    # In the file it may have few, where values repeat.
+    row_bytes = max(sampled, _MAX_VALUE_BYTES * (num_values // num_rows), stored // num_rows)
     return max(1, min(_MAX_BATCH_ROWS, _BLOCK_BYTES // max(1, row_bytes)))
 
 

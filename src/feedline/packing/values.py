@@ -121,7 +121,7 @@ def _masked(where: str, name: str, values: np.ma.MaskedArray[Any, Any]) -> Flat:
         return column_from(where, name, data)
     mask = np.ma.getmaskarray(values)
     axes = tuple(range(1, mask.ndim))
-    is_missing: NDArray[np.bool_] = mask.any(axis=axes)
+    is_missing: NDArray[np.bool_] = np.asarray(mask.any(axis=axes))
     if not np.array_equal(is_missing, mask.all(axis=axes)):
         raise SourceFault(
             f"{where}: column {name!r:.80} has masked values inside of rows; fill them, and keep "
