@@ -162,6 +162,8 @@ class _TextFiles(ABC):
     def _result(self, path: Path, row: int, parsing: Future[Any]) -> Any:
         try:
             return parsing.result()
+        except UnicodeDecodeError:
+            raise _not_text(path) from None
         except self._arrow.ArrowException as error:
             first = row - self.first_row
             text, count = re.subn(
