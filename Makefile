@@ -19,7 +19,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 WORKERS = $(shell $(PYTHON) -c 'import os; print(len(os.sched_getaffinity(0)) + 1)')
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-quick test-rest test-slow test-matrix test-annbatch test-formats fuzz bench bench-plots lint format docs clean
+.PHONY: help demo test test-quick test-rest test-slow test-matrix test-annbatch test-formats test-extras fuzz bench bench-plots lint format docs clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -55,6 +55,10 @@ test-annbatch: ## Run the tests beside annbatch 0.1.6 and the newest, on a Pytho
 test-formats: $(DEV) ## Write data with the libraries whose formats we read, and test on that
 	$(VENV)/bin/python scripts/test_formats.py
 
+test-extras: ## Install each extra into an environment of its own, and run its tests there
+	@$(require-python)
+	$(PYTHON) scripts/test_extras.py
+
 # More cases, another seed, one format: `make fuzz FUZZ="--cases 100000 --seed 7 --target zarr"`.
 FUZZ ?= --cases 5000 --seconds 600
 
@@ -63,7 +67,7 @@ fuzz: $(DEV) ## Read damaged files of every format, within limits of memory and 
 
 bench: $(BENCH) ## Run the benchmarks and draw the plots (installs their peers into .venv-bench)
 	@failed=; \
-	for name in plan samplers folder store steps cli scale; do \
+	for name in plan indices samplers folder store steps cli scale; do \
 		$(VENV_BENCH)/bin/python benchmarks/$$name.py || failed="$$failed $$name"; \
 	done; \
 	if $(PYTHON) scripts/test_annbatch.py --collect-only --quiet >/dev/null \

@@ -1,7 +1,8 @@
 """Write data anew with the libraries whose formats Feedline reads, and run the tests on that.
 
 Each folder in `tests/formats` has a script and pinned requirements, and gets an environment of its
-own, `.venv-format-<name>`: what these libraries need does not go together.
+own, `.venv-format-<name>`: what these libraries need does not go together. A `live.py` beside it
+checks, in that environment, what Feedline reads from objects of the library.
 """
 
 from __future__ import annotations
@@ -26,6 +27,11 @@ def main() -> int:
             print(f"{name}: writes its data anew", flush=True)
             script = str(FORMATS / name / "write.py")
             subprocess.run([python_of(name), script, str(target)], check=True, cwd=folder)
+            live = FORMATS / name / "live.py"
+            if live.exists():
+                print(f"{name}: reads what its library has in memory", flush=True)
+                source = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+                subprocess.run([python_of(name), str(live)], check=True, cwd=folder, env=source)
         tests = [str(ROOT / ".venv" / "bin" / "pytest"), "-q", "tests/store/test_foreign.py"]
         choice = ["-k", " or ".join(names)] if sys.argv[1:] else []
         variables = {**os.environ, "FEEDLINE_FORMATS": folder}
@@ -39,6 +45,8 @@ def python_of(name: str) -> str:
     wanted = pins.read_text(encoding="utf-8")
     if not stamp.exists() or stamp.read_text(encoding="utf-8") != wanted:
         install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        # Some libraries ask for much that writing a file does not need; the first line says so.
+        install += ["--no-deps"] if "--no-deps" in wanted.partition("\n")[0] else []
         for command in (
             [sys.executable, "-m", "venv", "--clear", str(environment)],
             [*install, "--requirement", str(pins)],

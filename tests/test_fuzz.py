@@ -13,7 +13,7 @@ from processes import environment
 
 FUZZ = Path(__file__).parent / "fuzz"
 TARGETS = ("pt", "safetensors", "npy", "tables", "tokens", "folders", "zarr", "states", "logs")
-TARGETS += ("configs", "text")
+TARGETS += ("configs", "text", "webdataset", "tfrecord", "huggingface")
 
 
 def fuzz(*arguments: object) -> subprocess.CompletedProcess[str]:

@@ -17,7 +17,9 @@ from typing import Any
 from zlib import crc32
 
 import numpy as np
+from foreign_targets import FOREIGN
 from mutations import damage_bytes, damage_json, damage_tree, damage_value
+from record_targets import RECORDS
 
 import feedline
 from feedline.plan import Cursor, SamplePlan, Shuffled
@@ -232,10 +234,18 @@ def _make_tables(folder: Path) -> None:
         {
             "x": np.arange(12),
             "y": pa.FixedSizeListArray.from_arrays(np.arange(36, dtype=np.float32), 3),
+            **{"text": ["a", "é", None] * 4, "view": pa.array(["v" * 20] * 12, pa.string_view())},
+            **{"tokens": [[1], [], [2, 3]] * 4, "pairs": [[[1, 2]], [[3, 4], [5, 6]]] * 6},
+            **{"record": [{"a": n, "b": b"b"} for n in range(12)], "null": [True, None] * 6},
+            "when": pa.array(range(12), pa.timestamp("ms")),
         }
     )
-    for name in ("parquet", "arrow", "feather"):
+    for name in ("parquet", "arrow", "feather", "stream", "words"):
         (folder / name).mkdir(parents=True)
+    with pa.ipc.new_stream(folder / "stream" / "x.arrow", table.schema) as writer:
+        writer.write_table(table, max_chunksize=5)
+    words = pa.table({"word": pa.array(["a", "b", "a", None] * 3).dictionary_encode()})
+    pyarrow.feather.write_feather(words, folder / "words" / "x.feather", compression="uncompressed")
     pyarrow.parquet.write_table(table, folder / "parquet" / "x.parquet", row_group_size=5)
     with pa.ipc.new_file(folder / "arrow" / "x.arrow", table.schema) as writer:
         writer.write_table(table, max_chunksize=5)
@@ -691,3 +701,5 @@ TARGETS = {
     "text": Target(_make_text, _damage_text, _use_text, weight=3),
     "h5ad": Target(_make_h5ad, _damage_only, _use_h5ad, weight=1),
 }
+TARGETS |= {name: Target(*parts) for name, parts in FOREIGN.items()}
+TARGETS |= {name: Target(*parts) for name, parts in RECORDS.items()}

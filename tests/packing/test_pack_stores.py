@@ -97,8 +97,9 @@ def test_files_and_views_are_stores_too(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_data_of_every_other_format_is_packed(tmp_path: Path, name: str) -> None:
-    store = feedline.open(data_of(name))
-    pack(data_of(name), tmp_path / "out", chunk_bytes=20_000)
+    names = [n for n, c in feedline.open(data_of(name)).columns.items() if c.dtype.kind != "c"]
+    store = feedline.open(data_of(name), columns=names)
+    pack(data_of(name), tmp_path / "out", chunk_bytes=5_000, columns=names)
     copy = feedline.open(tmp_path / "out")
     assert copy.columns == store.columns
     assert len(copy.chunk_sizes) > 1

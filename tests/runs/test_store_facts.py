@@ -44,9 +44,9 @@ def test_data_of_other_formats_is_described(name: str) -> None:
     path = data_of(name)
     found = inspect_path(path)
     store = feedline.open(path)
-    assert isinstance(store, ShardStore)
     assert found.facts["num_samples"] == len(store)
-    assert found.facts["num_files"] == len(store.shards.files)
+    if isinstance(store, ShardStore):
+        assert found.facts["num_files"] == len(store.shards.files)
     assert [column["name"] for column in found.facts["columns"]] == list(store.columns)
 
 

@@ -17,6 +17,7 @@ from feedline.plan import Order, Plan
 from feedline.plan.seeds import Seed
 from feedline.store import Store
 from feedline.store.columns import Arrays, as_numbers
+from feedline.store.live_dataset import is_live_dataset, open_live
 from feedline.store.protocol import check_store
 
 _OTHERS = " (feedline.torch.DataLoader takes datasets of your own too)"
@@ -32,7 +33,7 @@ class DataLoader(PlannedLoader):
     Columns of type bfloat16 come as float32, which holds the same values.
 
     Args:
-        store: The samples: what `feedline.open` returns.
+        store: The samples: what `feedline.open` returns, or a `datasets.Dataset` of Hugging Face.
         batch_size: The number of samples in a batch.
         shuffle: Shuffle the samples, in a new order in each epoch.
         sampler: A plan or an order of the samples, in place of `shuffle`.
@@ -93,6 +94,7 @@ class DataLoader(PlannedLoader):
         desync_guard: bool = True,
         desync_timeout: float = 60.0,
     ) -> None:
+        store = open_live(store) if is_live_dataset(store) else store
         check_store("store", store, others=_OTHERS)
         check_callable("transform", transform)
         plan = plan_for_store(

@@ -21,6 +21,7 @@ from feedline.store import Store
 from feedline.store.columns import Arrays, Column
 from feedline.store.gather import FlatRows, RowSource, scatter
 from feedline.store.lists import FlatLists, Lists, ListSource
+from feedline.store.scattered import FlatScattered, Rows, ScatteredRows
 
 _ALIGNMENT = 64
 # Rows of one chunk that follow each other are read in place; shorter runs are sorted by chunk.
@@ -32,7 +33,7 @@ _MOST_LISTS = 2**20
 # Sets of chunks whose rows are kept ready.
 _MOST_OPENED = 4
 
-Flat = dict[str, FlatRows | FlatLists]
+Flat = dict[str, FlatRows | FlatLists | FlatScattered]
 
 
 def chunking_of(store: Store) -> Chunking:
@@ -144,12 +145,16 @@ def _flat_rows(store: Store, job: SlabJob, names: Iterable[str]) -> Flat | None:
     return flat
 
 
-def _flat(sources: list[RowSource | ListSource]) -> FlatRows | FlatLists | None:
+def _flat(sources: list[Rows]) -> FlatRows | FlatLists | FlatScattered | None:
     arrays = [source for source in sources if isinstance(source, RowSource)]
     if arrays:
-        return FlatRows.of(arrays)
-    lists = [source for source in sources if isinstance(source, ListSource)]
-    return FlatLists(lists) if sum(map(len, lists)) <= _MOST_LISTS else None
+        return FlatRows.of(arrays) if len(arrays) == len(sources) else None
+    if sum(map(len, sources)) > _MOST_LISTS:
+        return None
+    scattered = [source for source in sources if isinstance(source, ScatteredRows)]
+    if scattered:
+        return FlatScattered(scattered)
+    return FlatLists([source for source in sources if isinstance(source, ListSource)])
 
 
 def _gather_by_chunk(store: Store, job: SlabJob, arrays: Arrays, workplace: Workplace) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from itertools import pairwise
@@ -213,6 +213,16 @@ class BucketDeal:
 
     def block(self, rank: int, start: int, stop: int) -> Block:
         buckets, ordinals = self._layout.locate(np.arange(start, stop))
+        if len(buckets) and buckets[0] == buckets[-1] and (buckets == buckets[0]).all():
+            first = int(ordinals[0])
+            own = self._deal_of(int(buckets[0])).block(rank, first, first + len(buckets))
+            return Block(
+                first=start,
+                indices=own.indices,
+                bounds=own.bounds,
+                is_real=own.is_real,
+                buckets=buckets,
+            )
         by_bucket = np.argsort(buckets, kind="stable")
         edges = np.flatnonzero(np.diff(buckets[by_bucket], prepend=-1, append=-1))
         parts = []
@@ -257,8 +267,6 @@ class BucketDeal:
 
 def _merge(first: int, num_batches: int, parts: list[tuple[Any, Block]], buckets: Any) -> Block:
     """Return one block out of the blocks of several buckets, each with its batch numbers."""
-    if len(parts) == 1:
-        return replace(parts[0][1], first=first, buckets=buckets)
     lengths = np.zeros(num_batches, dtype=np.int64)
     for numbers, block in parts:
         lengths[numbers] = np.diff(block.bounds)

@@ -235,7 +235,11 @@ class _ShuffledSlots:
         np.cumsum(self._starts, out=self._starts)
 
     def starts(self, slots: Indices) -> Indices:
-        groups = np.minimum(slots // _SLOTS_PER_GROUP, len(self._starts) - 2)
+        groups = slots // _SLOTS_PER_GROUP
+        if not np.any(slots - groups * _SLOTS_PER_GROUP):
+            at_once: Indices = self._starts[groups]
+            return at_once
+        groups = np.minimum(groups, len(self._starts) - 2)
         distinct, which = np.unique(groups, return_inverse=True)
         begun: Indices = self._edges_in(distinct)[which, slots - groups * _SLOTS_PER_GROUP]
         return begun

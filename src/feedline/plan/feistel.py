@@ -6,17 +6,21 @@ by less than `a`, a few results fall outside `[0, n)`; they walk through the net
 are inside, which keeps the map a bijection (each walk follows one cycle of the net's own one).
 
 Only integer arithmetic is used, so the order is the same on every platform. Up to `2**32` positions
-the halves fit 16 bits and 32-bit lanes carry them; beyond that 64-bit lanes do.
+the halves fit 16 bits and 32-bit lanes carry them; beyond that 64-bit lanes do. A network of 32-bit
+lanes that many values pass through writes its rounds down as tables (`feistel_tables.py`).
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from feedline.plan.feistel_tables import FeistelTables
 
 NUM_ROUNDS = 6
 # The arrays of a pass over this many values stay in the cache of one core.
@@ -68,6 +72,9 @@ class FeistelNetwork:
         self._sizes = np.array(num_left, dtype=dtype), np.array(num_right, dtype=dtype)
         self._last = np.array(n - 1, dtype=dtype)
         self._may_leave = num_left * num_right > n
+        # Making tables costs as much as so many values without them.
+        self._num_until_tables = num_left + num_right
+        self._tables: FeistelTables | None = None
         if isinstance(number, np.ndarray):
             # A row of two keys a round for one bijection, a column for each of many.
             many = b"".join(_round_keys(n, key, one, dtype.itemsize) for one in number.tolist())
@@ -91,6 +98,7 @@ class FeistelNetwork:
         network._sizes = left, right
         network._last = np.repeat(np.array([n - 1 for n in sizes], dtype=dtype), counts)
         network._may_leave = True
+        network._tables = None
         each = zip(sizes, keys, numbers, strict=True)
         material = b"".join(_round_keys(*one, dtype.itemsize) for one in each)
         words = _as_words(material, dtype).reshape(-1, 2 * NUM_ROUNDS).T
@@ -99,11 +107,35 @@ class FeistelNetwork:
 
     def forward(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return where each position goes."""
+        tables = self._tables_for(len(positions))
+        if tables is not None:
+            return tables.walk(positions, backward=False)
         return self._walk(positions, range(NUM_ROUNDS), np.add, np.subtract)
 
     def inverse(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the position that goes to each value."""
+        tables = self._tables_for(len(values))
+        if tables is not None:
+            return tables.walk(values, backward=True)
         return self._walk(values, range(NUM_ROUNDS)[::-1], np.subtract, np.add)
+
+    def _tables_for(self, num_values: int) -> FeistelTables | None:
+        """Return the tables, once as many values have come as they cost."""
+        if self._tables is None and self._keys.ndim == 1 and self._lane is _NARROW:
+            self._num_until_tables -= num_values
+            if self._num_until_tables <= 0:
+                self._tables = self._make_tables()
+        return self._tables
+
+    def _make_tables(self) -> FeistelTables:
+        sizes = int(self._sizes[0]), int(self._sizes[1])
+        # The right half has as many values as the left one, or one fewer.
+        source = np.arange(sizes[0], dtype=self._dtype)
+        keys = self._keys.reshape(NUM_ROUNDS, 2, 1)
+        size_of = np.array(sizes * (NUM_ROUNDS // 2), dtype=self._dtype)[:, None]
+        shifts = np.empty((NUM_ROUNDS, sizes[0]), dtype=self._dtype)
+        self._round_shift(source, keys[:, 0], keys[:, 1], size_of, shifts, np.empty_like(shifts))
+        return FeistelTables(int(self._last) + 1, sizes, shifts)
 
     def _walk(self, values: NDArray[np.int64], *direction: Any) -> NDArray[np.int64]:
         result = np.empty(len(values), dtype=np.int64)
@@ -142,7 +174,8 @@ class FeistelNetwork:
         halves = left, np.subtract(lanes, spare, out=lanes)
         for number in rounds:
             half, size = halves[number % 2], sizes[number % 2]
-            self._round_shift(halves[1 - number % 2], keys, number, size, shift, spare)
+            source, pair = halves[1 - number % 2], keys[2 * number : 2 * number + 2]
+            self._round_shift(source, pair[0, ...], pair[1, ...], size, shift, spare)
             shift_by(half, shift, out=half)
             # Unsigned wrap-around makes one of half and half - size (or half + size, backwards)
             # huge, so the minimum is the residue.
@@ -153,15 +186,15 @@ class FeistelNetwork:
         return left
 
     def _round_shift(
-        self, source: Lanes, keys: Lanes, number: int, size: Lanes, out: Lanes, spare: Lanes
+        self, source: Lanes, key: Lanes, other: Lanes, size: Lanes, out: Lanes, spare: Lanes
     ) -> None:
-        """Write a keyed hash of `source`, scaled to `[0, size)` of the other half, to `out`."""
+        """Write a hash of `source` under two keys, scaled to `[0, size)`, to `out`."""
         lane = self._lane
-        np.bitwise_xor(source, keys[2 * number, ...], out=out)
+        np.bitwise_xor(source, key, out=out)
         out *= lane.first_multiplier
         np.right_shift(out, lane.shift, out=spare)
         out ^= spare
-        out += keys[2 * number + 1, ...]
+        out += other
         out *= lane.second_multiplier
         # The high half of the double-width product out * size, from two single-width products.
         # Scaling all bits of the hash matters: with half of them, sizes near two thirds of the
@@ -179,6 +212,7 @@ def _lane_of(n: int) -> _Lane:
     return _NARROW if n <= 2**32 else _WIDE
 
 
+@functools.lru_cache(maxsize=256)
 def _halves_of(n: int) -> tuple[int, int]:
     num_left = math.isqrt(n - 1) + 1
     return num_left, -(-n // num_left)

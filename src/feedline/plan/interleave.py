@@ -10,13 +10,14 @@ the labels that it holds.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import count
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from feedline.plan.many_permutations import permute_each
 from feedline.plan.permutation import MAX_SIZE, Permutation
 from feedline.plan.seeds import derive_key, derive_keys
 
@@ -29,6 +30,9 @@ _MOST_KEYS = 2**16
 # Products of two numbers below this fit 64 bits.
 _HALF = 2**31
 _NUM_GUESSES = 8
+_FEW_LABELS = 16
+# Blocks with fewer positions than this are cheaper together.
+_FEW_IN_BLOCK = 2048
 
 
 class Layout(Protocol):
@@ -132,14 +136,17 @@ class Interleave:
         self._rest = counted - self._whole * self._num_blocks
         self._known: tuple[tuple[int, Integers], ...] = ()
         self._latest: _Arrangement | None = None
+        self._permuted: tuple[int, Permutation | None] = (0, None)
         self._in_turn: tuple[int, Integers, Integers] | None = None
 
     def locate(self, positions: Integers) -> tuple[Integers, Integers]:
-        labels = np.empty(len(positions), dtype=np.int64)
-        ordinals = np.empty(len(positions), dtype=np.int64)
         is_sorted = len(positions) < 2 or bool(np.all(positions[1:] >= positions[:-1]))
         by_position = None if is_sorted else np.argsort(positions, kind="stable")
         ascending = positions if by_position is None else positions[by_position]
+        if is_sorted and self._is_scattered(positions):
+            return self._locate_scattered(positions)
+        labels = np.empty(len(positions), dtype=np.int64)
+        ordinals = np.empty(len(positions), dtype=np.int64)
         first = 0
         while first < len(ascending):
             block = self._block_at(int(ascending[first]))
@@ -196,8 +203,39 @@ class Interleave:
             labels, ordinals = self._arranged(block)
             return labels[places], ordinals[places]
         slots = self._permutation(block).forward(places)
-        which = np.searchsorted(block.edges, slots, side="right") - 1
-        return block.labels[which], slots + (block.ordinals - block.edges[:-1])[which]
+        inner = block.edges[1:-1]
+        which: NDArray[Any] = (
+            _num_reached(slots, inner)
+            if len(inner) < _FEW_LABELS
+            else np.searchsorted(inner, slots, side="right")
+        )
+        return block.labels.take(which), slots + (block.ordinals - block.edges[:-1]).take(which)
+
+    def _is_scattered(self, positions: Integers) -> bool:
+        """Whether ascending positions are in many blocks, with few in each."""
+        if self._in_order or len(self._counts) > _FEW_LABELS or len(positions) < 2:
+            return False
+        num_blocks = int(positions[-1] - positions[0]) * self._num_blocks // self._total
+        return 1 < num_blocks <= len(positions) <= _FEW_IN_BLOCK * num_blocks
+
+    def _locate_scattered(self, positions: Integers) -> tuple[Integers, Integers]:
+        """Return the same for ascending positions in many blocks: all blocks go together."""
+        first, last = (self._block_at(int(end)).number for end in (positions[0], positions[-1]))
+        numbers = np.arange(first, last + 1)
+        ordinals = self._ordinals_of(np.arange(first, last + 2)[:, None])
+        starts, sizes = ordinals.sum(axis=1), np.diff(ordinals, axis=0)
+        counts = np.diff(positions.searchsorted(starts))
+        rows = np.repeat(np.arange(len(numbers)), counts)
+        places = positions - starts.take(rows)
+        keys = [self._key] * len(numbers)
+        slots = permute_each(np.diff(starts), keys, numbers, counts, places)
+        ends = np.cumsum(sizes, axis=1)
+        labels = _num_reached(slots, (np.repeat(end, counts) for end in ends.T[:-1])).astype(
+            np.int64
+        )
+        shifts = ordinals[:-1] - ends + sizes
+        slots += shifts.ravel().take(rows * len(self._counts) + labels)
+        return labels, slots
 
     def _arranged(self, block: _Arrangement) -> tuple[Integers, Integers]:
         """Return the labels and ordinals of a whole block, ordinals in order of position."""
@@ -213,7 +251,11 @@ class Interleave:
         return latest[1], latest[2]
 
     def _permutation(self, block: _Arrangement) -> Permutation:
-        return Permutation(max(1, block.end - block.start), self._key, block.number)
+        number, permutation = self._permuted
+        if number != block.number or permutation is None:
+            permutation = Permutation(max(1, block.end - block.start), self._key, block.number)
+            self._permuted = block.number, permutation
+        return permutation
 
     def _block_at(self, position: int) -> _Arrangement:
         """Return the last block that starts at or before a position."""
@@ -252,12 +294,24 @@ class Interleave:
         for known, found in self._known:
             if known == number:
                 return found
-        parts = (self._rest * number + self._offsets) // self._num_blocks
-        parts += self._whole * number
-        ordinals: Integers = parts.astype(np.int64, copy=False)
+        ordinals = self._ordinals_of(number)
         # A block is asked for with the next one, and the next one after it.
         self._known = (*self._known[-1:], (number, ordinals))
         return ordinals
+
+    def _ordinals_of(self, numbers: int | Integers) -> Integers:
+        parts = (self._rest * numbers + self._offsets) // self._num_blocks
+        parts += self._whole * numbers
+        ordinals: Integers = parts.astype(np.int64, copy=False)
+        return ordinals
+
+
+def _num_reached(values: Integers, bounds: Iterable[Any]) -> NDArray[np.uint8]:
+    """Return how many of the bounds each value reaches; for a few, that beats a search."""
+    reached = np.zeros(len(values), dtype=np.uint8)
+    for bound in bounds:
+        reached += (values >= bound).view(np.uint8)
+    return reached
 
 
 def edges_of(sizes: Integers) -> Integers:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,7 +23,7 @@ from feedline.plan.frozen import described, store, store_integers
 from feedline.plan.interleave import Consecutive, Interleave, Layout
 from feedline.plan.many_permutations import permute_each
 from feedline.plan.orders import Indices
-from feedline.plan.permutation import permute_numbered
+from feedline.plan.permutation import Permutation, permute_numbered
 from feedline.plan.seeds import derive_key, derive_keys
 from feedline.words import one_line
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 _STRICT_LIMIT = 2**22
 _STRICT_BLOCK = 4000
 _LOOSE_BLOCK = 2**17
+_FEW_SOURCES = 16
 
 
 @one_line
@@ -172,6 +174,8 @@ class MixtureEpoch:
         # An empty source is never drawn.
         self._size_of = np.maximum(np.array(self._sizes, dtype=np.int64), 1)
         self._start_of = np.array(self._starts[:-1], dtype=np.int64)
+        # The current pass over each source.
+        self._permutation_of = lru_cache(maxsize=2 * _FEW_SOURCES)(Permutation)
         self._phases = self._lay_out(mixture)
         self._phase_starts = np.array([phase.start for phase in self._phases])
         last = self._phases[-1]
@@ -240,7 +244,11 @@ class MixtureEpoch:
         )
 
     def _indices_in(self, phase: _LaidOut, positions: Indices) -> Indices:
-        sources, ordinals = phase.layout.locate(positions - phase.start)
+        sources, ordinals = phase.layout.locate(
+            positions - phase.start if phase.start else positions
+        )
+        if self._shuffle and len(self._sizes) <= _FEW_SOURCES:
+            return self._by_source(phase, sources, ordinals)
         draws = phase.draws(sources, ordinals)
         sizes = self._size_of.take(sources)
         passes = draws // sizes
@@ -267,6 +275,27 @@ class MixtureEpoch:
             values[by_group],
         )
         result += starts
+        return result
+
+    def _by_source(self, phase: _LaidOut, sources: Indices, ordinals: Indices) -> Indices:
+        """Return the same, one source after another, which is faster if there are few."""
+        labels = sources.astype(np.uint8)
+        result = np.empty(len(sources), dtype=np.int64)
+        for source, (size, start) in enumerate(zip(self._sizes, self._starts, strict=False)):
+            chosen = np.flatnonzero(labels == source)
+            if not len(chosen):
+                continue
+            draws = phase.carries[source].draws(ordinals.take(chosen))
+            first = int(draws.min()) // size
+            if int(draws.max()) // size == first:
+                draws -= first * size
+                indices = self._permutation_of(size, self._keys[source], first).forward(draws)
+            else:
+                passes = draws // size
+                draws -= passes * size
+                indices = permute_numbered(size, self._keys[source], passes, draws)
+            indices += start
+            result[chosen] = indices
         return result
 
 

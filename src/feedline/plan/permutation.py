@@ -61,6 +61,13 @@ class Permutation:
         small = self.n <= TABLE_LIMIT
         self._map = _table(self.n, key, number) if small else FeistelNetwork(self.n, key, number)
 
+    @classmethod
+    def of_table(cls, table: NDArray[np.uint16]) -> Permutation:
+        """Return the permutation that is written down in a table."""
+        permutation = cls.__new__(cls)
+        permutation.n, permutation._map = len(table), table
+        return permutation
+
     def __repr__(self) -> str:
         return f"Permutation(n={self.n})"
 
@@ -68,7 +75,7 @@ class Permutation:
         """Return the value at each position; positions must lie in `[0, n)`."""
         if isinstance(self._map, FeistelNetwork):
             return self._map.forward(positions)
-        return self._map[positions].astype(np.int64)
+        return self._map.take(positions).astype(np.int64)
 
     def inverse(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the position of each value; values must lie in `[0, n)`."""
@@ -102,6 +109,29 @@ class KeepLast:
     def _but_last(self, values: NDArray[np.int64], others: Any) -> NDArray[np.int64]:
         last = self.n - 1
         return np.where(values == last, last, others(np.minimum(values, max(0, last - 1))))
+
+
+def numbered_permutations(
+    sizes: NDArray[np.int64], key: int, numbers: NDArray[np.int64]
+) -> list[Permutation]:
+    """Return `Permutation(size, key, number)` for each pair; tables of one size are made together.
+
+    Examples:
+        >>> both = numbered_permutations(np.array([4, 5000]), 7, np.array([0, 1]))
+        >>> both
+        [Permutation(n=4), Permutation(n=5000)]
+    """
+    pairs = zip(sizes.tolist(), numbers.tolist(), strict=True)
+    if len(numbers) == 1 or sizes.min() > TABLE_LIMIT or np.any(sizes != sizes[0]):
+        return [Permutation(size, key, number) for size, number in pairs]
+    found = []
+    n = int(sizes[0])
+    for first in range(0, len(numbers), max(1, _MAX_TABLE_CELLS // n)):
+        part = numbers[first : first + max(1, _MAX_TABLE_CELLS // n)]
+        found += [
+            Permutation.of_table(table) for table in shuffled_tables(n, key, part.astype(np.uint64))
+        ]
+    return found
 
 
 def permute_numbered(
@@ -184,9 +214,11 @@ def _sorted_words(n: int, key: int, numbers: NDArray[np.uint64]) -> NDArray[np.u
     columns = np.arange(n, dtype=np.uint64)
     words = numbers[:, None] * np.uint64(n) + columns
     words ^= low
+    spare = np.empty_like(words)
     for multiplier in (*MULTIPLIERS, MULTIPLIERS[0]):
         words *= multiplier
-        words ^= words >> SHIFT
+        np.right_shift(words, SHIFT, out=spare)
+        words ^= spare
         words += high
     words &= ~INDEX_BITS
     words |= columns

@@ -13,11 +13,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from feedline.lazy import lazy
+from feedline.plan.batches import Block
 from feedline.plan.interleave import edges_of
 from feedline.plan.orders import EpochOrder, Indices
 from feedline.plan.shares import Share, ShareDeal
@@ -70,6 +71,29 @@ class WindowRest:
         return WindowDeal(self, world_size, batch_size)
 
 
+class _Round(NamedTuple):
+    """A round: places `[low, high)`, dealt in equal runs."""
+
+    number: int
+    low: int
+    high: int
+    world_size: int
+
+    @property
+    def first(self) -> int:
+        """The entry of every rank that it begins with."""
+        return self.low // self.world_size
+
+    @property
+    def end(self) -> int:
+        """The entry of every rank that the next round begins with."""
+        return self.high // self.world_size
+
+    def shift_of(self, rank: int) -> int:
+        """Return what makes an entry of `rank` a place."""
+        return self.low + rank * (self.end - self.first) - self.first
+
+
 class WindowDeal(ShareDeal):
     """What is left, dealt in rounds of one piece per rank."""
 
@@ -84,6 +108,32 @@ class WindowDeal(ShareDeal):
             self._num_windows = rest.order.num_windows - self._first_window
         num_pieces = len(rest.lengths) + self._num_windows
         self._num_rounds = -(-num_pieces // world_size)
+        # Blocks mostly follow each other, so the next one begins in the round of the last.
+        self._latest = _Round(0, 0, 0, world_size)
+
+    def block(self, rank: int, start: int, stop: int) -> Block:
+        first, end = self.share.span(rank, start, stop)
+        in_runs = getattr(self._order, "indices_in", None)
+        if in_runs is None or self._head_length or not first < end <= self.share.num_whole:
+            return super().block(rank, start, stop)
+        indices = in_runs(*self._runs_of(rank, first, end))
+        return Block(first=start, indices=indices, bounds=self.share.bounds(rank, start, stop))
+
+    def _runs_of(self, rank: int, first: int, end: int) -> tuple[Indices, Indices]:
+        """Return the runs of positions of entries `[first, end)`, if there is no head."""
+        begun = self._latest
+        if not begun.first <= first < end <= begun.end:
+            low, high = self._round_of(first), self._round_of(end - 1)
+            edges = self._round_edges(np.arange(low, high + 2))
+            begun = self._latest = _Round(high, int(edges[-2]), int(edges[-1]), begun.world_size)
+            if low < high:
+                entries = edges // self.share.world_size
+                shifts = edges[:-1] + rank * np.diff(entries) - entries[:-1] + self._rest.untouched
+                firsts, ends = np.maximum(entries[:-1], first), np.minimum(entries[1:], end)
+                holds_any = firsts < ends
+                return (firsts + shifts)[holds_any], (ends + shifts)[holds_any]
+        shift = begun.shift_of(rank) + self._rest.untouched
+        return np.array([first + shift]), np.array([end + shift])
 
     def positions_of(self, rank: int, first: int, end: int) -> Indices:
         return self.positions_at(self._places_of(rank, first, end))
@@ -151,6 +201,8 @@ class WindowDeal(ShareDeal):
 
     def _round_of(self, entry: int) -> int:
         """Return the round in which every rank has its `entry`."""
+        if self._latest.first <= entry < self._latest.end:
+            return self._latest.number
         # A round begins at the last multiple of world_size up to the start of its first piece.
         place = (entry + 1) * self.share.world_size - 1
         return min(self._piece_of(place) // self.share.world_size, self._num_rounds - 1)
@@ -199,6 +251,8 @@ class WindowDeal(ShareDeal):
     def positions_at(self, places: Indices) -> Indices:
         """Return the position of the epoch at each place; places must ascend."""
         rest = self._rest
+        if not rest.untouched:
+            return places
         positions = places + (rest.untouched - self._head_length)
         num_in_head = int(places.searchsorted(self._head_length)) if self._head_length else 0
         if num_in_head:

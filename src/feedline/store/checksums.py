@@ -38,6 +38,14 @@ def checksum_files(
     return f"blake2b:{digest.hexdigest()}", num_bytes
 
 
+def digest_texts(parts: Iterable[str], size: int = 8) -> str:
+    """Return a digest of texts, for fingerprints."""
+    digest = hashlib.blake2b(digest_size=size, person=b"feedline.store.1")
+    for part in parts:
+        digest.update(part.encode() + b"\0")
+    return digest.hexdigest()
+
+
 def digest_parts(path: Path) -> str:
     """Return a digest of the size and of evenly spread parts of a file; of a small one, all.
 

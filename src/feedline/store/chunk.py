@@ -18,6 +18,7 @@ from feedline.lazy import lazy
 from feedline.store.columns import Arrays, Column, columns_of
 from feedline.store.gather import RowSource
 from feedline.store.lists import LIST_PARTS, ListSource, source_of_parts
+from feedline.store.scattered import Rows
 
 try:
     import resource
@@ -28,6 +29,8 @@ except ModuleNotFoundError:  # not on Windows
 @dataclass(frozen=True, eq=False)
 class OpenChunk:
     """The arrays of one chunk, and a `ListSource` for each column of lists, bytes or text.
+
+    A chunk that is stored row by row has `ScatteredRows` instead of arrays.
 
     Arrays may be views of a mapped file, with any strides and alignment, and are never written to.
     `type_names` names at least the types that numpy lacks. `num_bytes_held` counts ordinary memory:
@@ -46,10 +49,10 @@ class OpenChunk:
         return {column.name: column for column in columns_of(self.arrays, self.type_names)}
 
     @lazy
-    def rows(self) -> dict[str, RowSource | ListSource]:
+    def rows(self) -> dict[str, Rows]:
         """The columns, prepared for copying rows."""
         return {
-            name: array if isinstance(array, ListSource) else RowSource(array)
+            name: RowSource(array) if isinstance(array, np.ndarray) else array
             for name, array in self.arrays.items()
         }
 

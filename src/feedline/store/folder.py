@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -19,21 +19,24 @@ from numpy.typing import NDArray
 from feedline.errors import (
     DamagedDataError,
     InvalidValueError,
+    StoreError,
     check_flag,
     check_integer,
     check_sequence,
 )
 from feedline.lazy import lazy
 from feedline.store.arrow_chunk import column_names, group_sizes
-from feedline.store.checksums import check_file, digest_parts
+from feedline.store.arrow_columns import check_recorded_lists, columns_of_files
+from feedline.store.checksums import check_file, digest_parts, digest_texts
 from feedline.store.chunk import OpenChunk, OpenChunks, max_open_files
-from feedline.store.columns import Arrays, Column, check_columns, make_out
+from feedline.store.columns import MISSING, Arrays, Column, check_columns, make_out
 from feedline.store.formats import is_grouped, open_chunk
-from feedline.store.gather import RowSource
-from feedline.store.lists import ListSource, empty_arrays
-from feedline.store.manifest import ChunkFile, Manifest, read_manifest
+from feedline.store.lists import empty_arrays
+from feedline.store.manifest import MANIFEST_NAME, Manifest, read_manifest
 from feedline.store.paths import file_in, files_of, stamp_of, will_need
+from feedline.store.plain_files import manifest_of_files
 from feedline.store.protocol import Store, check_rows
+from feedline.store.scattered import Rows
 from feedline.words import path_shown, several
 
 _NUM_DIGEST_THREADS = 8
@@ -54,6 +57,8 @@ class FolderStore(Store):
         verify: Compare each file with its checksum when it is first opened. This reads the whole
             file.
         cache_bytes: Bytes of decoded parquet and Arrow data to keep.
+        lists: Columns of parquet and Arrow files to read as lists of any length, even if those that
+            were looked at have one length.
 
     Examples:
         >>> import tempfile
@@ -73,7 +78,9 @@ class FolderStore(Store):
         last_steps: int | None = None,
         verify: bool = False,
         cache_bytes: int = 2**28,
+        lists: Iterable[str] = (),
     ) -> None:
+        self._lists = check_sequence("lists", lists)
         self._open_manifest(
             read_manifest(Path(folder)), columns, last_steps, verify=verify, cache_bytes=cache_bytes
         )
@@ -85,11 +92,29 @@ class FolderStore(Store):
         *,
         columns: Iterable[str] | None = None,
         cache_bytes: int = 2**28,
+        lists: Iterable[str] = (),
     ) -> FolderStore:
         """Return the samples of one chunk file or table, without a `metadata.json`."""
-        store = cls.__new__(cls)
         # The user's own path may be a link; links inside the data must not lead out.
-        manifest = manifest_of_file(Path(path).resolve())
+        real = Path(path).resolve()
+        given = {"columns": columns, "cache_bytes": cache_bytes, "lists": lists}
+        return cls.of_files(path, real.parent, [real.name], **given)
+
+    @classmethod
+    def of_files(
+        cls,
+        path: str | os.PathLike[str],
+        folder: Path,
+        names: Sequence[str],
+        *,
+        columns: Any = None,
+        cache_bytes: Any = 2**28,
+        lists: Any = (),
+    ) -> FolderStore:
+        """Return the samples of some files in a folder; `path` is what the user has opened."""
+        store = cls.__new__(cls)
+        store._lists = check_sequence("lists", lists)
+        manifest = manifest_of_files(folder, names)
         store._open_manifest(manifest, columns, None, verify=False, cache_bytes=cache_bytes)
         store._path = Path(path)
         return store
@@ -160,31 +185,44 @@ class FolderStore(Store):
     @lazy
     def _stored_columns(self) -> dict[str, Column]:
         if self.manifest.columns is not None:
+            check_recorded_lists(self.manifest.columns, self._lists)
             return self.manifest.columns
         filled = np.flatnonzero(self.chunk_sizes)
         if not len(filled):
             raise DamagedDataError(
                 f"{self.folder}: has 0 samples and must have at least 1; pack again with samples"
             )
-        chunk = int(filled[0])
-        path = self._path_of(int(self._layout[0][chunk]))
-        if self._selected is not None and is_grouped(path.name):
+        path = self._path_of(int(self._layout[0][filled[0]]))
+        if not is_grouped(path.name):
+            return self._open_file(int(filled[0])).columns
+        if self._selected is not None:
             # Only those are read, so that the file could not say which it has.
-            self._check_selected(column_names(path))
-        return self._open_file(chunk).columns
+            names = column_names(path)
+            self._check_selected([*names, *(name + MISSING for name in names)], names)
+        files = dict.fromkeys(self._layout[0][filled].tolist())
+        is_plain = not (self.folder / MANIFEST_NAME).exists()
+        paths = self._paths_of_tables(files, is_plain)
+        return columns_of_files(paths, self._selected, self._lists, must_agree=is_plain)
 
-    def _check_selected(self, stored: list[str]) -> None:
-        missing = [name for name in self._selected or () if name not in stored]
+    def _paths_of_tables(self, files: Iterable[int], must_exist: bool) -> Iterator[Path]:
+        ignored = () if must_exist else (StoreError,)
+        for number in files:
+            if is_grouped(self.manifest.entries[number]["path"]):
+                with suppress(*ignored):
+                    yield self._path_of(number)
+
+    def _check_selected(self, known: list[str], shown: list[str] | None = None) -> None:
+        missing = [name for name in self._selected or () if name not in known]
         if missing:
             raise InvalidValueError(
                 f"columns={missing!s:.200} must be among those of {self._path}: "
-                f"{', '.join(stored):.300}"
+                f"{', '.join(shown or known):.300}"
             )
 
     @property
     def fingerprint(self) -> str:
         """A short string that changes when the data does; asking reads a little of every file."""
-        return _digest(self.part_digests, size=16)
+        return digest_texts(self.part_digests, size=16)
 
     @lazy
     def part_digests(self) -> list[str]:
@@ -204,8 +242,8 @@ class FolderStore(Store):
             path = self._path_of(number)
             stamps.append(stamp_of(path))
             described = json.dumps(self.manifest.file(number).describe())
-            digests.append(_digest([described, digest_parts(path)]))
-        return (digests[0] if len(self.manifest) <= _MAX_PARTS else _digest(digests)), stamps
+            digests.append(digest_texts([described, digest_parts(path)]))
+        return (digests[0] if len(self.manifest) <= _MAX_PARTS else digest_texts(digests)), stamps
 
     def _path_of(self, number: int) -> Path:
         return file_in(self.folder, self.manifest.file(number).path, may_be_folder=True)
@@ -269,7 +307,7 @@ class FolderStore(Store):
         rows = check_rows(rows, int(self.chunk_sizes[chunk]), str(source.path))
         return source.read(rows, self.columns, make_out(self.columns, len(rows), out))
 
-    def row_sources(self, chunk: int) -> Mapping[str, RowSource | ListSource] | None:
+    def row_sources(self, chunk: int) -> Mapping[str, Rows] | None:
         """Return the columns of a chunk; None if a subclass reads in its own way."""
         if type(self).read is not FolderStore.read:
             return None
@@ -302,7 +340,7 @@ class FolderStore(Store):
         self._open_chunks.clear()
 
     def _open(self, chunk: int) -> OpenChunk:
-        opened = self._open_file(chunk)
+        opened = self._open_file(chunk, self._stored_columns)
         if not self.chunk_sizes[chunk]:
             # Without rows, a list in a table does not tell how long it would be.
             return OpenChunk(opened.path, empty_arrays(self.columns))
@@ -317,7 +355,7 @@ class FolderStore(Store):
             }
         return replace(opened, arrays=arrays)
 
-    def _open_file(self, chunk: int) -> OpenChunk:
+    def _open_file(self, chunk: int, expected: Mapping[str, Column] | None = None) -> OpenChunk:
         number = int(self._layout[0][chunk])
         file = self.manifest.file(number)
         path = self._path_of(number)
@@ -325,7 +363,7 @@ class FolderStore(Store):
         if self._verify and number not in self._verified:
             check_file(path, file)
             self._verified.add(number)
-        opened = open_chunk(path, int(self._layout[2][chunk]), self._selected)
+        opened = open_chunk(path, int(self._layout[2][chunk]), self._selected, expected)
         recorded = self.manifest.columns or {}
         if self._selected is not None and is_grouped(path.name):
             # Others are not read.
@@ -349,25 +387,9 @@ def _check_selection(columns: Any) -> tuple[Any, ...]:
     return names
 
 
-def manifest_of_file(path: Path) -> Manifest:
-    """Return what a `metadata.json` would contain for one file."""
-    groups = group_sizes(path) if is_grouped(path.name) else None
-    num_samples = open_chunk(path).num_samples if groups is None else sum(groups)
-    file = ChunkFile(path=path.name, num_samples=num_samples, groups=groups)
-    samples = np.array([num_samples], np.int64)
-    return Manifest(path.parent, [file.describe()], samples)
-
-
 def _part_with(number: int, num_files: int) -> int:
     """Return the part that a file is in; see `FolderStore._files_in`."""
     return ((number + 1) * _MAX_PARTS - 1) // num_files
-
-
-def _digest(parts: Iterable[str], size: int = 8) -> str:
-    digest = hashlib.blake2b(digest_size=size, person=b"feedline.store.1")
-    for part in parts:
-        digest.update(part.encode() + b"\0")
-    return digest.hexdigest()
 
 
 def _check_count(path: Path, found: int, recorded: int) -> None:

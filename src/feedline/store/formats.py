@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from feedline.errors import DamagedDataError
 from feedline.store.arrow_chunk import open_group
 from feedline.store.chunk import OpenChunk
+from feedline.store.columns import Column
 from feedline.store.npy_chunk import open_npy
 from feedline.store.pt_chunk import open_pt
 from feedline.store.safetensors_chunk import open_safetensors
@@ -22,10 +23,18 @@ def is_grouped(path: str) -> bool:
     return path.endswith(_GROUPED)
 
 
-def open_chunk(path: Path, group: int = 0, columns: Sequence[str] | None = None) -> OpenChunk:
-    """Open one chunk; columns that are not in `columns` are not decoded."""
+def open_chunk(
+    path: Path,
+    group: int = 0,
+    columns: Sequence[str] | None = None,
+    expected: Mapping[str, Column] | None = None,
+) -> OpenChunk:
+    """Open one chunk; columns that are not in `columns` are not decoded.
+
+    Files whose types leave it open which columns have lists follow what is `expected`.
+    """
     if is_grouped(path.name):
-        return open_group(path, group, columns)
+        return open_group(path, group, columns, expected)
     if path.suffix in (".pt", ".pth"):
         return open_pt(path)
     if path.suffix == ".safetensors":

@@ -10,11 +10,13 @@ from typing import Any
 from feedline.errors import InvalidValueError, MissingDataError
 from feedline.store.anndata_store import open_anndata
 from feedline.store.folder import FolderStore
-from feedline.store.foreign import megatron
-from feedline.store.foreign.known import shards_at
+from feedline.store.foreign import huggingface, megatron
+from feedline.store.foreign.known import shards_at, splits_of_others
 from feedline.store.formats import FILE_ENDINGS
+from feedline.store.live_dataset import is_live_dataset, open_live
 from feedline.store.manifest import MANIFEST_NAME
 from feedline.store.matrix_samples import MatrixSamples
+from feedline.store.plain_files import tables_in
 from feedline.store.protocol import Store
 from feedline.store.shards import ShardStore
 from feedline.store.tokens import TokenStore
@@ -24,7 +26,7 @@ _ZARR_MARKS = ("zarr.json", ".zgroup", ".zarray")
 
 
 def open(
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str] | Any,
     *,
     split: str | None = None,
     columns: Iterable[str] | None = None,
@@ -34,6 +36,7 @@ def open(
     dtype: str | None = None,
     element: str | None = None,
     obs: Iterable[str] | None = None,
+    lists: Iterable[str] | None = None,
 ) -> Store:
     """Open the data at `path` as a store: samples by number, each a dict.
 
@@ -42,9 +45,11 @@ def open(
 
     Args:
         path: A folder that `feedline pack` has written, or a folder of splits; a `.parquet`,
-            `.arrow`, `.feather`, `.safetensors`, `.pt` or `.npy` file; a `.bin` file of tokens; a
-            zarr array, AnnData group or CSR group; or data that others wrote: Megatron's `.bin`
-            and `.idx`.
+            `.arrow`, `.feather`, `.safetensors`, `.pt` or `.npy` file; a folder of parquet or Arrow
+            files; a `.bin` file of tokens; or a zarr array, AnnData group or CSR group. Of data
+            that others wrote: WebDataset's `.tar` files, MosaicML's and litdata's folders,
+            TFRecord files, Megatron's `.bin` and `.idx`; and of Hugging Face `datasets`, a folder
+            that `save_to_disk` wrote, or a `Dataset`.
         split: The split to open in a folder of splits, such as `"train"`.
         columns: The columns to read; by default all.
         verify: Compare each file with its checksum when it is first read.
@@ -54,6 +59,8 @@ def open(
         dtype: For a `.bin` file: the type of its tokens, by default `"uint16"`.
         element: For an AnnData group: the matrix, by default `"X"`.
         obs: For an AnnData group: the columns of `obs` to add to each sample.
+        lists: For parquet and Arrow: columns to read as lists of any length, even if all lists that
+            were looked at have one length.
 
     Raises:
         MissingDataError: If `path` does not exist.
@@ -69,18 +76,21 @@ def open(
         ...     len(store), store[7], store[:3]["x"].tolist()
         (10, {'x': np.int64(7)}, [0, 1, 2])
     """
+    given: dict[str, Any] = {
+        **{"columns": columns, "verify": verify, "window": window, "stride": stride},
+        **{"dtype": dtype, "element": element, "obs": obs, "lists": lists},
+    }
+    given = {name: value for name, value in given.items() if value is not None}
     if not isinstance(path, str | os.PathLike):
-        raise InvalidValueError(f"path={path!r:.80} must be the path of a file or folder")
+        if not is_live_dataset(path):
+            raise InvalidValueError(f"path={path!r:.80} must be the path of a file or folder")
+        options = _only(given, ("columns", "lists"), "this", "a datasets.Dataset")
+        return open_live(path, split=split, **options)
     found = Path(path)
     if not found.exists():
         raise MissingDataError(f"{found}: does not exist; check the path")
     if split is not None or _splits_in(found):
         found = _split_of(found, split)
-    given: dict[str, Any] = {
-        **{"columns": columns, "verify": verify, "window": window, "stride": stride},
-        **{"dtype": dtype, "element": element, "obs": obs},
-    }
-    given = {name: value for name, value in given.items() if value is not None}
     is_tokens = found.suffix == ".bin" and (window is not None or not megatron.matches(found))
     if is_tokens or (found.suffix == ".npy" and window is not None):
         return _open_tokens(found, _only(given, ("window", "stride", "dtype"), found, "tokens"))
@@ -89,27 +99,48 @@ def open(
         name = str(options.get("element", "X")).rpartition("/")[2]
         return MatrixSamples(open_anndata(found, **options), name)
     if (found / MANIFEST_NAME).exists():
-        return FolderStore(found, **_only(given, ("columns", "verify"), found, "a folder"))
+        options = _only(given, ("columns", "verify", "lists"), found, "a folder")
+        return FolderStore(found, **options)
     if found.is_file() and found.suffix in FILE_ENDINGS:
-        store = FolderStore.of_file(found, **_only(given, ("columns",), found, "one file"))
-        # What is in the file that no store can hold comes up now, not at the first batch.
-        _ = store.columns if len(store) else None
-        return store
+        options = _only(given, ("columns", "lists"), found, "one file")
+        return _looked_at(FolderStore.of_file(found, **options))
+    if huggingface.matches(found):
+        options = _only(given, ("columns", "lists"), found, "a dataset of Hugging Face")
+        files = huggingface.files_in(found)
+        return _looked_at(FolderStore.of_files(found, found, files, **options))
     shards = shards_at(found)
     if shards is not None:
-        return ShardStore(shards, **_only(given, ("columns",), found, "data that others wrote"))
+        options = _only(given, ("columns", "verify"), found, "data that others wrote")
+        shards = shards.verified() if options.pop("verify", False) else shards
+        return ShardStore(shards, **options)
+    if tables := tables_in(found):
+        options = _only(given, ("columns", "lists"), found, "a folder of tables")
+        return _looked_at(FolderStore.of_files(found, found, tables, **options))
     raise InvalidValueError(
-        f"{found}: is not data that can be opened; it must be a folder with {MANIFEST_NAME}, a "
-        f"zarr folder, or a file that ends with {', '.join(FILE_ENDINGS)} or .bin. Use "
+        f"{found}: is not data that can be opened; it must be a folder with {MANIFEST_NAME} or "
+        "with parquet or Arrow files, a zarr folder, or a file that ends with "
+        f"{', '.join(FILE_ENDINGS)} or .bin. Use "
         "`feedline pack` to convert CSV, JSONL and others"
     )
+
+
+def _looked_at(store: FolderStore) -> FolderStore:
+    """Return a store whose columns are known, if it has samples.
+
+    What no store can hold comes up now, not at the first batch.
+    """
+    _ = store.columns if len(store) else None
+    return store
 
 
 def _splits_in(folder: Path) -> list[str]:
     """Return the sorted names of the splits in a folder of splits; none for other folders."""
     if not folder.is_dir() or (folder / MANIFEST_NAME).exists():
         return []
-    return sorted(found.parent.name for found in folder.glob(f"[!.]*/{MANIFEST_NAME}"))
+    if splits := huggingface.splits_in(folder):
+        return splits
+    ours = [found.parent.name for found in folder.glob(f"[!.]*/{MANIFEST_NAME}")]
+    return sorted(ours) or sorted(splits_of_others(folder))
 
 
 def _split_of(folder: Path, split: str | None) -> Path:
@@ -142,7 +173,9 @@ def _open_tokens(path: Path, options: dict[str, Any]) -> TokenStore:
     return TokenStore(path, **options)
 
 
-def _only(given: dict[str, Any], names: tuple[str, ...], path: Path, what: str) -> dict[str, Any]:
+def _only(
+    given: dict[str, Any], names: tuple[str, ...], path: Path | str, what: str
+) -> dict[str, Any]:
     """Return the given options, or raise if one does not fit the data at `path`."""
     for name, value in given.items():
         if name not in names:

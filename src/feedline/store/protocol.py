@@ -20,8 +20,7 @@ from feedline.store.access import (
     walk,
 )
 from feedline.store.columns import Arrays, Column
-from feedline.store.gather import RowSource
-from feedline.store.lists import ListSource
+from feedline.store.scattered import Rows
 from feedline.words import shortened
 
 
@@ -57,7 +56,7 @@ class Store(Protocol):
     def describe_row(self, chunk: int, row: int) -> str:
         """Return the origin of a row, for messages."""
 
-    def row_sources(self, chunk: int) -> Mapping[str, RowSource | ListSource] | None:
+    def row_sources(self, chunk: int) -> Mapping[str, Rows] | None:
         """Return the columns of a chunk that is an array in memory or in a mapped file.
 
         Rows are then copied from there, without `read`. None means that `read` must be called.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -14,13 +13,12 @@ from numpy.typing import NDArray
 
 from feedline.errors import DamagedDataError, InvalidValueError, check_integer, check_sequence
 from feedline.lazy import lazy
-from feedline.store.checksums import digest_parts
+from feedline.store.checksums import digest_parts, digest_texts
 from feedline.store.chunk import OpenChunk, OpenChunks, max_open_files
 from feedline.store.columns import Arrays, Column, check_columns, make_out
-from feedline.store.gather import RowSource
-from feedline.store.lists import ListSource
 from feedline.store.paths import will_need
 from feedline.store.protocol import Store, check_rows
+from feedline.store.scattered import Rows
 from feedline.words import path_shown, several
 
 _MAX_PARTS = 256
@@ -65,6 +63,13 @@ class Shards(ABC):
     def compression(self) -> str | None:
         """The name of the compression of the chunks; None if they are read as they lie."""
         return None
+
+    def verified(self) -> Shards:
+        """Return the same, which compares each file with its checksum when it is first read."""
+        raise InvalidValueError(
+            f"verify=True cannot be used: {self.path} has no checksums that could be compared; "
+            "omit it"
+        )
 
     def describe_row(self, chunk: int, row: int) -> str:
         """Return the origin of a row, for messages."""
@@ -144,13 +149,13 @@ class ShardStore(Store):
     @property
     def fingerprint(self) -> str:
         """A short string that changes when the data does; asking reads a little of every file."""
-        return _digest(self.part_digests, size=16)
+        return digest_texts(self.part_digests, size=16)
 
     @lazy
     def part_digests(self) -> list[str]:
         """A digest for each file, or for each group of files if there are very many."""
         return [
-            _digest(f"{path.name} {digest_parts(path)}" for path in self._files_in(part))
+            digest_texts(f"{path.name} {digest_parts(path)}" for path in self._files_in(part))
             for part in range(min(len(self.shards.files), _MAX_PARTS))
         ]
 
@@ -171,7 +176,7 @@ class ShardStore(Store):
         rows = check_rows(rows, int(self.chunk_sizes[chunk]), str(source.path))
         return source.read(rows, self.columns, make_out(self.columns, len(rows), out))
 
-    def row_sources(self, chunk: int) -> Mapping[str, RowSource | ListSource] | None:
+    def row_sources(self, chunk: int) -> Mapping[str, Rows] | None:
         """Return the columns of a chunk."""
         return self._open_chunks.get(chunk).rows
 
@@ -198,10 +203,3 @@ class ShardStore(Store):
             )
         check_columns(opened.path, self.columns, opened.columns)
         return opened
-
-
-def _digest(parts: Iterable[str], size: int = 8) -> str:
-    digest = hashlib.blake2b(digest_size=size, person=b"feedline.store.1")
-    for part in parts:
-        digest.update(part.encode() + b"\0")
-    return digest.hexdigest()

@@ -32,7 +32,7 @@ def copy_slices(addresses: Numbers, lengths: Numbers, out: NDArray[np.uint8]) ->
     ends = np.cumsum(lengths)
     low = int(addresses.min())
     if np.array_equal(addresses[1:], (addresses + lengths)[:-1]):
-        out[:] = np.asarray(_Windows(low, out.size, 1, is_read_only=True)).view(np.uint8)
+        out[:] = np.asarray(Windows(low, out.size, 1, is_read_only=True)).view(np.uint8)
         return
     starts, places = addresses - low, ends - lengths
     size = int((starts + lengths).max())
@@ -41,7 +41,7 @@ def copy_slices(addresses: Numbers, lengths: Numbers, out: NDArray[np.uint8]) ->
         mine = np.flatnonzero(kinds == kind)
         if len(mine):
             _copy_pieces(
-                np.asarray(_Windows(low, size, width, is_read_only=True)),
+                np.asarray(Windows(low, size, width, is_read_only=True)),
                 (starts.take(mine), lengths.take(mine), places.take(mine)),
                 out,
             )
@@ -54,7 +54,7 @@ def _copy_pieces(
     starts, lengths, places = strings
     width = source.dtype.itemsize
     address = out.__array_interface__["data"][0]
-    target = np.asarray(_Windows(address, out.size, width, is_read_only=False))
+    target = np.asarray(Windows(address, out.size, width, is_read_only=False))
     counts = -(-lengths // width)
     ends = np.cumsum(counts)
     owners = np.repeat(np.arange(len(counts)), counts)
@@ -69,7 +69,7 @@ def _copy_pieces(
         target[to[first : first + step]] = source[inside[first : first + step]]
 
 
-class _Windows:
+class Windows:
     """Shows memory to numpy as items of one width, of which one begins at every byte."""
 
     def __init__(self, address: int, num_bytes: int, width: int, *, is_read_only: bool) -> None:

@@ -93,11 +93,15 @@ class PlanSampler(Sampler[Item]):
         return self.position.num_batches()
 
     def __iter__(self) -> Iterator[Item]:
+        # A chain takes entries out of lists without running any Python for each.
+        return chain.from_iterable(self._handed_out())
+
+    def _handed_out(self) -> Iterator[Iterator[Item]]:
         # A generator: nothing happens before the first entry is asked for. torch's DataLoader
         # makes two iterators of its sampler at times and uses the second one.
         running = self.position.begin(moves_on=False)
         for entries in self.portions(running):
-            yield from running.hand_out(entries)
+            yield running.hand_out(entries)
 
     def portions(self, running: Pass) -> Iterator[list[Item]]:
         """Yield the entries of a pass, a few at first and then many together."""

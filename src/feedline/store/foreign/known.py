@@ -10,15 +10,32 @@ import importlib
 from pathlib import Path
 from typing import Any
 
+from feedline.store.foreign import huggingface
+from feedline.store.plain_files import has_tables
 from feedline.store.shards import Shards
 
 #: The modules, in the order in which they are asked.
-MODULES = ("megatron",)
+MODULES = ("megatron", "webdataset", "tfrecord", "mds", "litdata")
 
 
 def is_foreign(path: Path) -> bool:
-    """Whether the data at `path` is of a known format of others."""
+    """Whether the data at `path` is of a known format of others, or a folder of tables."""
+    if huggingface.matches(path) or has_tables(path):
+        return True
     return any(_module(name).matches(path) for name in MODULES)
+
+
+#: Formats with an index in the folder of each split, such as `train/index.json`.
+_WITH_SPLITS = ("mds", "litdata")
+
+
+def splits_of_others(folder: Path) -> list[str]:
+    """Return the names of the folders in a folder that are datasets, if it is none itself."""
+    modules: list[Any] = [_module(name) for name in _WITH_SPLITS]
+    if any(module.matches(folder) for module in modules):
+        return []
+    inside = [found.parent for found in folder.glob("[!.]*/index.json")]
+    return [path.name for path in inside if any(module.matches(path) for module in modules)]
 
 
 def shards_at(path: Path) -> Shards | None:

@@ -1,0 +1,220 @@
+"""Open parquet and Arrow files: their schema, their groups, and what they say about them."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline.errors import DamagedDataError, FeedlineError
+from feedline.store.arrow_messages import (
+    batches_of_file,
+    batches_of_stream,
+    is_stream,
+    places_in_stream,
+    schema_of_stream,
+)
+from feedline.store.arrow_types import Form, Leaf, count_parts, is_any
+from feedline.store.extras import import_arrow
+from feedline.store.mapped import map_file
+from feedline.store.parquet_footer import column_counts
+from feedline.words import several
+
+# Parquet may store many equal values in few bytes, so only absurd sizes can be refused: more than
+# this, and more than this many times the file.
+_PLAUSIBLE_BYTES = 2**32
+_PLAUSIBLE_RATIO = 1000
+
+
+class Counts(NamedTuple):
+    """What a file says about a column in each of its groups.
+
+    `num_nulls` is -1 where it says nothing, or where it counts empty lists too. `num_values` is the
+    values in all lists, or None; parquet counts an empty list as one. `num_bytes` is about what it
+    takes to look, and 0 if that is little.
+    """
+
+    num_nulls: NDArray[np.int64]
+    num_values: NDArray[np.int64] | None
+    num_bytes: NDArray[np.int64]
+
+
+class ArrowFile(Protocol):
+    """An open file; `bytes_` are its mapped bytes."""
+
+    path: Path
+    bytes_: NDArray[np.uint8]
+    schema: Any
+
+    @property
+    def compression(self) -> str | None:
+        """The name of its compression; None if values are read as they lie."""
+
+    def sizes(self) -> tuple[int, ...]:
+        """Return the number of rows in each group."""
+
+    def read(self, group: int, leaves: Sequence[tuple[Leaf, Form]]) -> Any:
+        """Return a table or record batch with at least some leaves of a group."""
+
+    def counts(self, leaves: Sequence[tuple[Leaf, Form]]) -> list[Counts]:
+        """Return what the file says about some leaves; this decodes no data."""
+
+
+@contextmanager
+def opened_file(path: Path) -> Iterator[ArrowFile]:
+    """Open a file, and name it in errors of pyarrow; a damaged file may cause almost any error."""
+    arrow = import_arrow()
+    bytes_ = map_file(path)
+    try:
+        if path.suffix == ".parquet":
+            yield _ParquetFile(arrow, path, bytes_)
+        elif is_stream(path, bytes_):
+            yield _Stream(arrow, path, bytes_)
+        else:
+            yield _IpcFile(arrow, path, bytes_)
+    except FeedlineError:
+        raise
+    except (arrow.ArrowException, OSError, ValueError, LookupError, struct.error) as error:
+        raise DamagedDataError(
+            f"{path}: cannot be read ({error!s:.200}); it is truncated or damaged; write it again"
+        ) from None
+
+
+class _ParquetFile:
+    def __init__(self, arrow: Any, path: Path, bytes_: NDArray[np.uint8]) -> None:
+        self.path, self.bytes_, self._arrow = path, bytes_, arrow
+        buffer = arrow.BufferReader(arrow.py_buffer(bytes_))
+        self._file = import_arrow("pyarrow.parquet").ParquetFile(buffer)
+        self.schema = self._file.schema_arrow
+
+    @property
+    def compression(self) -> str | None:
+        # Parquet encodes values even where it does not compress them.
+        return "parquet"
+
+    def sizes(self) -> tuple[int, ...]:
+        metadata = self._file.metadata
+        groups = (metadata.row_group(number) for number in range(metadata.num_row_groups))
+        return tuple(_check_size(self.path, group.num_rows) for group in groups)
+
+    def read(self, group: int, leaves: Sequence[tuple[Leaf, Form]]) -> Any:
+        _check_group(self.path, group, self._file.metadata.num_row_groups)
+        # pyarrow makes room for as many rows as the file claims, before it reads one.
+        num_rows = _check_size(self.path, self._file.metadata.row_group(group).num_rows)
+        claimed = num_rows * sum(form.min_bytes for _, form in leaves)
+        if claimed > max(_PLAUSIBLE_BYTES, _PLAUSIBLE_RATIO * self.bytes_.size):
+            found = f"claims {claimed} bytes but the file has {self.bytes_.size}"
+            raise DamagedDataError(f"{self.path}: row group {group} {found}; write smaller ones")
+        names = [".".join(leaf.steps) for leaf, _ in leaves]
+        table = self._file.read_row_group(group, columns=names, use_threads=False)
+        if table.num_rows != num_rows:
+            found = f"has {several(table.num_rows, 'sample')} but claims {num_rows}"
+            raise DamagedDataError(f"{self.path}: row group {group} {found}; write it again")
+        return table
+
+    def counts(self, leaves: Sequence[tuple[Leaf, Form]]) -> list[Counts]:
+        num_columns = sum(count_parts(self._arrow, field.type)[0] for field in self.schema)
+        found = column_counts(self.bytes_, num_columns)
+        result = []
+        for leaf, form in leaves:
+            values, nulls, num_bytes = found[:, leaf.leaf].T
+            if not leaf.is_nullable:
+                nulls = np.zeros_like(nulls)
+            elif form.axes:
+                # Empty lists are among them.
+                nulls = np.where(nulls > 0, -1, nulls)
+            result.append(Counts(nulls, values if form.may_be_lists else None, num_bytes))
+        return result
+
+
+class _MessageFile:
+    """An Arrow file or stream: its record batches are messages."""
+
+    def __init__(self, arrow: Any, path: Path, bytes_: NDArray[np.uint8]) -> None:
+        self.path, self.bytes_, self._arrow = path, bytes_, arrow
+        self.schema: Any = None
+
+    def _messages(self) -> Iterator[Any]:
+        raise NotImplementedError
+
+    @property
+    def compression(self) -> str | None:
+        first = next(self._messages(), None)
+        return "lz4 or zstd" if first is not None and first.is_compressed else None
+
+    def sizes(self) -> tuple[int, ...]:
+        return tuple(_check_size(self.path, message.num_rows) for message in self._messages())
+
+    def counts(self, leaves: Sequence[tuple[Leaf, Form]]) -> list[Counts]:
+        num_nodes = sum(count_parts(self._arrow, field.type)[1] for field in self.schema)
+        nodes = [message.nodes for message in self._messages()]
+        if any(len(of_batch) != num_nodes for of_batch in nodes):
+            raise ValueError(f"a record batch has other than {num_nodes} fields")
+        table = np.stack(nodes) if nodes else np.empty((0, num_nodes, 2), np.int64)
+        result = []
+        for leaf, form in leaves:
+            nulls = table[:, list(leaf.nodes), 1]
+            total = np.where((nulls < 0).any(axis=1), -1, nulls.sum(axis=1))
+            is_list = is_any(self._arrow, leaf.type_, "is_list", "is_large_list")
+            values = table[:, leaf.nodes[-1] + 1, 0] if is_list and form.may_be_lists else None
+            result.append(Counts(total, values, np.zeros_like(total)))
+        return result
+
+
+class _IpcFile(_MessageFile):
+    def __init__(self, arrow: Any, path: Path, bytes_: NDArray[np.uint8]) -> None:
+        super().__init__(arrow, path, bytes_)
+        self._reader = self._open()
+        self.schema = self._reader.schema
+
+    def _open(self, fields: list[int] | None = None) -> Any:
+        # Readers are threads already, and pyarrow's own threads do not survive a fork.
+        options = self._arrow.ipc.IpcReadOptions(included_fields=fields, use_threads=False)
+        buffer = self._arrow.BufferReader(self._arrow.py_buffer(self.bytes_))
+        return self._arrow.ipc.open_file(buffer, options=options)
+
+    def _messages(self) -> Iterator[Any]:
+        return batches_of_file(self.bytes_)
+
+    def read(self, group: int, leaves: Sequence[tuple[Leaf, Form]]) -> Any:
+        _check_group(self.path, group, self._reader.num_record_batches)
+        first = next(batches_of_file(self.bytes_), None)
+        if first is not None and first.is_compressed:
+            names = dict.fromkeys(leaf.steps[0] for leaf, _ in leaves)
+            fields = [self.schema.get_field_index(name) for name in names]
+            return self._open(fields).get_batch(group)
+        # Choosing columns would copy them; all of them cost nothing while they stay mapped.
+        return self._reader.get_batch(group)
+
+
+class _Stream(_MessageFile):
+    def __init__(self, arrow: Any, path: Path, bytes_: NDArray[np.uint8]) -> None:
+        super().__init__(arrow, path, bytes_)
+        first, end = schema_of_stream(bytes_)
+        self.schema = arrow.ipc.read_schema(arrow.py_buffer(bytes_[first:end]))
+
+    def _messages(self) -> Iterator[Any]:
+        return batches_of_stream(self.path, self.bytes_)
+
+    def read(self, group: int, leaves: Sequence[tuple[Leaf, Form]]) -> Any:
+        places = places_in_stream(self.path)
+        _check_group(self.path, group, len(places))
+        first, end = places[group].tolist()
+        message = self._arrow.py_buffer(self.bytes_[first:end])
+        return self._arrow.ipc.read_record_batch(message, self.schema)
+
+
+def _check_group(path: Path, group: int, num_groups: int) -> None:
+    if not 0 <= group < num_groups:
+        raise DamagedDataError(f"{path}: group={group} must be in [0, {num_groups}); pack again")
+
+
+def _check_size(path: Path, size: int) -> int:
+    if size < 0:
+        raise DamagedDataError(f"{path}: a group has {size} samples, which must be at least 0")
+    return size

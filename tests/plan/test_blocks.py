@@ -1,0 +1,224 @@
+"""Indices of whole blocks equal those of single positions, however they are computed together."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from feedline.plan import (
+    EqualChunks,
+    Mixture,
+    Plan,
+    SamplePlan,
+    UnequalChunks,
+    WindowOrder,
+    WindowPlan,
+)
+from feedline.plan.chunk_lookup import lookups_of
+from feedline.plan.feistel import FeistelNetwork
+from feedline.plan.feistel_tables import FeistelTables
+from feedline.plan.interleave import Interleave
+from feedline.plan.permutation import Permutation
+
+KEY = 77
+
+
+def hashed(n: int, values: list[int], *, backward: bool) -> list[int]:
+    """Walk one value at a time, so that no network ever makes tables."""
+    networks = (FeistelNetwork(n, KEY, 3) for _ in values)
+    walks = (network.inverse if backward else network.forward for network in networks)
+    return [walk(np.array([v]))[0] for walk, v in zip(walks, values, strict=True)]
+
+
+@given(
+    st.one_of(st.integers(4097, 5000), st.integers(4097, 2**32), st.integers(2**30, 2**30 + 2)),
+    st.booleans(),
+    st.data(),
+)
+def test_tables_say_what_hashing_says(n: int, backward: bool, data: st.DataObject) -> None:
+    values = data.draw(st.lists(st.integers(0, n - 1), min_size=1, max_size=20))
+    network = FeistelNetwork(n, KEY, 3)
+    network.forward(np.arange(min(n, 2**17)))
+    assert isinstance(network._tables, FeistelTables)
+    found = (network.inverse if backward else network.forward)(np.array(values)).tolist()
+    assert found == hashed(n, values, backward=backward)
+
+
+@pytest.mark.parametrize("number", range(8))
+@pytest.mark.parametrize("n", [4097, 4102, 4160, 4161, 4225, 4226, 9950])
+def test_values_that_leave_come_back_as_in_a_plain_walk(n: int, number: int) -> None:
+    # In some of these networks values outside go round among themselves for ever.
+    permutation = Permutation(n, KEY, number)
+    forward = permutation.forward(np.arange(n))
+    assert np.array_equal(np.sort(forward), np.arange(n))
+    assert np.array_equal(permutation.inverse(forward), np.arange(n))
+
+
+chunk_sizes = st.one_of(
+    st.lists(st.integers(0, 40), min_size=1, max_size=9),
+    st.lists(st.sampled_from([1, 9000]), min_size=1, max_size=4),
+    st.integers(1, 30).map(lambda size: [size] * 5),
+).filter(any)
+
+
+@given(st.lists(chunk_sizes, min_size=1, max_size=4))
+def test_a_place_is_looked_up_in_the_chunk_that_holds_it(windows: list[list[int]]) -> None:
+    edges = [[0, *accumulate(sizes)] for sizes in windows]
+    starts = np.array([start for own in edges for start in own[:-1]])
+    ends = np.array([end for own in edges for end in own[1:]])
+    shifts = np.arange(len(starts)) ** 2 * 1000 - 77
+    cuts = np.array([0, *accumulate(map(len, windows))])
+    lookups = lookups_of(starts, ends, shifts, cuts)
+    first = 0
+    for lookup, sizes in zip(lookups, windows, strict=True):
+        places = np.arange(sum(sizes))
+        plain = np.repeat(shifts[first : first + len(sizes)], sizes) + places
+        assert lookup.indices(places).tolist() == plain.tolist()
+        first += len(sizes)
+
+
+def window_plans() -> list[WindowPlan]:
+    chosen = np.random.default_rng(0)
+    return [
+        WindowPlan(chunks=EqualChunks(num_samples=99_990, chunk_size=700), preload=8),
+        WindowPlan(chunks=EqualChunks(num_samples=99_990, chunk_size=700), preload=1),
+        WindowPlan(chunks=UnequalChunks(chosen.integers(500, 1500, 100)), preload=7),
+        WindowPlan(chunks=UnequalChunks([0, 5000, 1, 9000, 0, 0, 30_000, 1, 1, 2000]), preload=2),
+    ]
+
+
+def plain_windows(plan: WindowPlan) -> list[int]:
+    """Return a whole epoch of windows, written down window by window from single positions."""
+    order = plan.order.at(0)
+    positions = np.arange(order.num_positions)
+    # Positions in descending order are no runs, so each is looked up by itself.
+    return order.indices(positions[::-1].copy())[::-1].tolist()
+
+
+@pytest.mark.parametrize("number", range(4))
+@pytest.mark.parametrize("world_size", [1, 3])
+def test_blocks_of_windows_are_those_of_single_positions(number: int, world_size: int) -> None:
+    plan = window_plans()[number]
+    plain = np.array(plain_windows(plan))
+    assert sorted(plain.tolist()) == list(range(plan.chunks.num_samples))
+    segment = plan.segment(world_size=world_size, batch_size=16)
+    for rank in range(world_size):
+        positions = segment.deal.positions_of(rank, 0, segment.num_batches * 16)  # type: ignore[attr-defined]
+        expected = plain[positions]
+        for size in (segment.num_batches, 61, 1000):
+            found = [
+                segment.block(rank, first, min(first + size, segment.num_batches)).indices
+                for first in range(0, segment.num_batches, size)
+            ]
+            assert np.array_equal(np.concatenate(found), expected)
+
+
+@given(st.integers(0, 3), st.integers(1, 5), st.data())
+@settings(max_examples=15)
+def test_blocks_of_windows_do_not_depend_on_what_was_asked_before(
+    number: int, world_size: int, data: st.DataObject
+) -> None:
+    plan: Plan = window_plans()[number]
+    if data.draw(st.booleans()):
+        halted = plan.segment(world_size=4, batch_size=8).cursor(90)
+        used = plan.resume(halted, world_size=world_size, batch_size=8)
+    else:
+        used = plan.segment(world_size=world_size, batch_size=8)
+    for _ in range(6):
+        rank = data.draw(st.integers(0, world_size - 1))
+        start = data.draw(st.integers(0, used.num_batches - 1))
+        stop = data.draw(st.integers(start, used.num_batches))
+        fresh = plan.resume(used.cursor(0), world_size=world_size, batch_size=8)
+        if used.history:
+            assert fresh.history == used.history
+        found, expected = (each.block(rank, start, stop).indices for each in (used, fresh))
+        assert np.array_equal(found, expected)
+
+
+def test_runs_of_positions_in_any_sequence_give_the_same_indices() -> None:
+    order = WindowOrder(chunks=EqualChunks(num_samples=50_000, chunk_size=900), preload=3)
+    runs = [np.arange(40_000, 49_000), np.arange(100, 9000), np.arange(20_000, 30_000)]
+    together = order.indices(0, np.concatenate(runs))
+    assert together.tolist() == [i for run in runs for i in order.indices(0, run).tolist()]
+
+
+@pytest.mark.parametrize("counts", [[5, 7], [0, 10**6, 3, 2 * 10**6], [10**5] * 16, [9, 10**6] * 9])
+def test_positions_scattered_over_blocks_are_located_as_single_ones(counts: list[int]) -> None:
+    total = sum(counts)
+    layout = Interleave(counts, key=KEY, block_length=5000, in_order=False)
+    for stride in (1, 613, 4999, 60_000):
+        positions = np.arange(stride // 2, total, stride)[:2000]
+        labels, ordinals = layout.locate(positions)
+        chosen = slice(None, None, max(1, len(positions) // 50))
+        alone = [layout.locate(np.array([position])) for position in positions[chosen].tolist()]
+        assert labels[chosen].tolist() == [int(label[0]) for label, _ in alone]
+        assert ordinals[chosen].tolist() == [int(ordinal[0]) for _, ordinal in alone]
+
+
+@pytest.mark.parametrize("world_size", [1, 8, 1024])
+@pytest.mark.parametrize("num_sources", [5, 17])
+def test_blocks_of_a_mixture_are_those_of_single_positions(
+    num_sources: int, world_size: int
+) -> None:
+    sizes = [4000, 5000, 10**6, 3 * 10**7, 10**9] + [10**5] * (num_sources - 5)
+    mixture = Mixture(sizes=sizes, weights=[1.0] * num_sources, epoch_size=10**8)
+    segment = SamplePlan(order=mixture).segment(world_size=world_size, batch_size=8)
+    block = segment.block(world_size // 2, 3, 700).indices
+    chosen = range(0, len(block), 97)
+    positions = [(24 + entry) * world_size + world_size // 2 for entry in chosen]
+    alone = [int(mixture.indices(0, [position])[0]) for position in positions]
+    assert block[list(chosen)].tolist() == alone
+
+
+def networks_made(
+    monkeypatch: pytest.MonkeyPatch, plan: Plan, world_size: int, blocks: list[tuple[int, int]]
+) -> int:
+    """Return how many networks are prepared for some blocks of one rank."""
+    segment = plan.segment(world_size=world_size, batch_size=32)
+    made, prepare = [0], FeistelNetwork.__init__
+
+    def counting(*arguments: object) -> None:
+        made[0] += 1
+        prepare(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(FeistelNetwork, "__init__", counting)
+    for start, stop in blocks:
+        segment.block(world_size // 2, start, stop)
+    return made[0]
+
+
+@pytest.mark.parametrize("world_size", [1, 8, 1024])
+def test_short_blocks_of_one_window_prepare_it_once(
+    world_size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chunks = EqualChunks(num_samples=10**9, chunk_size=10_000)
+    plan = WindowPlan(chunks=chunks, preload=4)
+    blocks = [(number * 64, number * 64 + 64) for number in range(19)]
+    assert networks_made(monkeypatch, plan, world_size, blocks) == 1
+
+
+def test_a_block_of_a_mixture_on_many_ranks_prepares_few_networks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    mixture = Mixture(sizes=[2 * 10**8] * 5, weights=[5, 4, 3, 2, 1])
+    plan = SamplePlan(order=mixture)
+    assert networks_made(monkeypatch, plan, 1024, [(0, 1024)]) <= 7
+
+
+def test_the_chunks_of_a_block_are_permuted_in_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    order = WindowOrder(chunks=EqualChunks(num_samples=10**8, chunk_size=100), preload=100)
+    epoch = order.at(0)
+    sizes: list[int] = []
+    forward = Permutation.forward
+
+    def counting(permutation: Permutation, positions: np.ndarray) -> np.ndarray:
+        sizes.append(permutation.n)
+        return forward(permutation, positions)
+
+    monkeypatch.setattr(Permutation, "forward", counting)
+    epoch.indices(np.arange(5000, 55_000))
+    assert sizes.count(10**6) == 1
