@@ -325,7 +325,6 @@ BAD_SOURCES = {
     "no-rows": (text_of("a.csv", "x,y\n"), "a.csv: has 0 rows"),
     "no-bytes": (text_of("a.jsonl", ""), "0 rows"),
     "npy-objects": (lambda f: np.array([object()]), "type object"),
-    "npy-complex": (lambda f: {"x": np.zeros(3, complex)}, "type complex128"),
     "npy-lengths": (lambda f: {"x": np.zeros(3), "y": np.zeros(4)}, "equally many rows"),
     "npy-torn": (text_of("a.npy", "no array"), "complete .npy file"),
     "parquet-torn": (text_of("a.parquet", "no table"), "complete parquet file"),

@@ -225,7 +225,7 @@ def test_values_of_every_kind_come_back(
     source: Any = {"x": values}
     if data.draw(st.booleans()):
         source = [{"x": value} for value in values]
-    format_ = data.draw(st.sampled_from(["safetensors", "npy"]))
+    format_ = data.draw(st.sampled_from(["safetensors", "npy", "parquet"]))
     options: dict[str, Any] = {"shuffle": False, "format": format_}
     cut = data.draw(st.sampled_from([{"chunk_samples": 3}, {"chunk_bytes": 40}, {}]))
     pack(source, folder / "out", **options, **cut)
@@ -344,6 +344,7 @@ def test_masked_rows_are_missing_and_masked_parts_of_rows_are_refused(tmp_path: 
         ({"x": [1, None], "x/is_missing": [1, 2]}, {}, "'x/is_missing' must tell"),
         ({"x": Lists(np.arange(3), np.array([0, 9]))}, {}, "outside of its chunk"),
         ({"x": Lists(np.arange(3), np.array([2, 0]))}, {}, "outside of its chunk"),
+        ({"x": np.zeros(3, complex)}, {}, "is complex128, which format='safetensors' cannot hold"),
         ({"x": ["a", 1]}, {}, "record 1: column 'x' is 1 (int)"),
         ({"x": np.array([["a"]])}, {}, "is of type <U1"),
         ({"x": {"a": [1], 2: [1]}}, {}, "has the key 2"),

@@ -20,7 +20,7 @@ from feedline.packing.selection import Selection
 from feedline.store.columns import MISSING, is_carried
 from feedline.store.lists import Lists
 
-_PLAIN_TYPES = {"bool", "float16", "float32", "float64"} | {
+_PLAIN_TYPES = {"bool", "float16", "float32", "float64", "complex64", "complex128"} | {
     f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)
 }
 
