@@ -74,9 +74,15 @@ class Fitting:
         for batch in batches:
             if not batch.num_rows:
                 continue
-            for name in batch.arrays:
-                if name not in expected:
-                    self._widen(batch, missing=name.removesuffix(MISSING))
+            for name in batch.arrays.keys() - expected:
+                column = name.removesuffix(MISSING)
+                if column not in expected:
+                    raise SourceFault(
+                        f"{batch.where}: has a column {name!r:.80} after row {batch.row}, but none "
+                        "in the first rows; all rows must have the same columns; choose common "
+                        "ones with columns=[…]"
+                    )
+                self._widen(batch, missing=column)
             yield {column.name: self._fit(column, batch) for column in self.columns}
 
     def _fit(self, want: Column, batch: Batch) -> Values:
