@@ -15,6 +15,7 @@ import pytest
 from document_blocks import BlockRunner, blocks_of
 from feedline.errors import InvalidValueError
 from feedline.runs import ConsumptionLog, RunConfig
+from sample_data import jpeg_bytes, photo
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -187,6 +188,14 @@ def make_logs(folder: Path) -> None:
             log.event("epoch_end", epoch=0, step=4)
 
 
+def make_photos(folder: Path) -> None:
+    """Write JPEG images of several sizes, in a folder for each class."""
+    for number in range(64):
+        path = folder / "pictures" / str(number % 10) / f"{number}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(jpeg_bytes(photo(32 + number % 3, 40, number)))
+
+
 #: What a reader of a document has, before its first block.
 READERS_FILES: dict[str, tuple[Callable[[Path], None], ...]] = {
     "README.md": (make_run, make_logs),
@@ -195,4 +204,5 @@ READERS_FILES: dict[str, tuple[Callable[[Path], None], ...]] = {
     "docs/folders.md": (make_table, make_json_lines),
     "docs/guides/single-cell.md": (make_cells,),
     "docs/report.md": (make_run, make_logs),
+    "docs/transforms.md": (make_photos,),
 }

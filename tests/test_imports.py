@@ -41,6 +41,7 @@ MAY_IMPORT[ROOT] = {room for room in LAYER_OF if LAYER_OF[room] <= LAYER_OF["ste
 FRAMEWORKS = (
     *("torch", "torchdata", "torchvision", "lightning", "jax", "jaxlib", "flax", "tensorflow"),
     *("pandas", "polars", "pyarrow", "zarr", "scipy", "sklearn", "anndata", "h5py", "datasets"),
+    "PIL",
 )
 FRAMEWORK_FREE = {
     *(ROOT, "errors", "lazy", "plain_file", "words", "plan", "store", "packing", "feed"),

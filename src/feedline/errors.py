@@ -10,6 +10,7 @@
     ├── DesyncError (RuntimeError)         the ranks of a run do not agree
     ├── NotInitializedError (RuntimeError) a framework that must be initialized first is not
     ├── WorkerError (RuntimeError)         a worker of a loader was killed
+    ├── SampleError (RuntimeError)         a sample cannot be decoded or transformed
     ├── StoreError                         data on disk cannot be used
     │   ├── MissingDataError (FileNotFoundError)   a file that should be there is not
     │   ├── DamagedDataError (ValueError)          a file does not hold what it should
@@ -38,6 +39,7 @@ __all__ = [
     "NotInitializedError",
     "PackError",
     "PlanMismatchError",
+    "SampleError",
     "StoreError",
     "TailError",
     "UnsafeDataError",
@@ -116,6 +118,10 @@ class NotInitializedError(FeedlineError, RuntimeError):
 
 class WorkerError(FeedlineError, RuntimeError):
     """A worker process of a loader was killed; the state is still at the last delivered batch."""
+
+
+class SampleError(FeedlineError, RuntimeError):
+    """A sample could not be decoded, or `sample_transform` failed; the message names it."""
 
 
 class StoreError(FeedlineError):

@@ -137,3 +137,24 @@ def test_without_rich_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.Mon
     assert done.returncode == 2
     assert "feedline[cli]" in done.stderr
     assert run(tmp_path, "--json").returncode == 0
+
+
+def test_skipped_samples_are_named_and_are_no_fault(tmp_path: Path) -> None:
+    path = tmp_path / "rank0.log"
+    info = {"sources": {"web": 2, "books": 3}}
+    with ConsumptionLog(path, rank=0, world_size=1, run="a", info=info) as log:
+        log.event("start")
+        log.event("skipped", epoch=0, step=0, batch=0, ids=[3])
+        is_real = [True, True, True, False, True]
+        log.record(epoch=0, step=0, batch=0, ids=[0, 1, 2, 0, 4], is_real=is_real)
+        log.event("epoch_end", epoch=0, step=0)
+    done = run(tmp_path)
+    assert done.returncode == 0
+    assert "exactly once, 1 skipped" in done.stdout
+    assert "1 sample skipped" in done.stdout
+    assert "3 (books 1)" in done.stdout
+    assert "audit: 4 samples, each exactly once, and 1 skipped" in done.stdout
+    (epoch,) = run_json("audit", tmp_path)["epochs"]
+    assert epoch["skipped_places"] == [{"index": 3, "source": "books", "source_index": 1}]
+    assert [source["num_once"] for source in epoch["sources"]] == [2, 2]
+    assert epoch["num_padded"] == 0

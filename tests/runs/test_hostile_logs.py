@@ -143,3 +143,36 @@ def test_epochs_that_have_no_place_are_refused(fields: dict[str, int], tmp_path:
             log.event("epoch_end", **fields)
     with pytest.raises(InvalidValueError, match="remove this log"):
         audit_logs([tmp_path])
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"ids": [2**64]},
+        {"ids": "3"},
+        {"ids": [[1]]},
+        {"ids": None},
+        {"ids": [True]},
+        {"ids": [1], "epoch": -1},
+        {"ids": [1], "step": "x"},
+    ],
+)
+def test_an_event_of_skipped_samples_that_makes_no_sense_is_refused(
+    fields: dict[str, Any], tmp_path: Path
+) -> None:
+    path = tmp_path / "rank0.log"
+    with ConsumptionLog(path, rank=0, world_size=1, info={"num_samples": 6}) as log:
+        log.record(epoch=0, step=0, batch=0, ids=[3, 0])
+        log.event("skipped", **{"epoch": 0, "step": 0, "batch": 0, **fields})
+    with pytest.raises(InvalidValueError, match=r"rank0.log: in event 'skipped', "):
+        audit_logs([path])
+
+
+def test_skipped_samples_that_are_not_in_the_data_are_unknown(tmp_path: Path) -> None:
+    path = tmp_path / "rank0.log"
+    with ConsumptionLog(path, rank=0, world_size=1, info={"num_samples": 2**40}) as log:
+        log.record(epoch=0, step=0, batch=0, ids=[3, 0])
+        log.event("skipped", epoch=0, step=0, batch=0, ids=[-4, 2**50, 7, 3])
+    (epoch,) = audit_logs([path]).epochs
+    assert epoch.unknown == (-4, 2**50)
+    assert (epoch.num_skipped, epoch.num_once, epoch.repeated) == (2, 1, (3,))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pickle
+import shutil
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import hypothesis.strategies as st
@@ -12,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 import feedline
+from feedline.errors import DamagedDataError
 from feedline.store import Store
 from feedline.torch import DataLoader
 from foreign import ID_COLUMNS, NAMES, data_of, expected_of, numbers_in
@@ -113,3 +116,20 @@ def test_resizes_and_resumes_lose_and_repeat_nothing(name: str, data: st.DataObj
                 seen += numbers[slice(None) if is_real is None else is_real].tolist()
         state = loaders[0].state_dict()
     assert sorted(seen) == numbers_of(name, store)
+
+
+def test_a_file_that_is_replaced_while_in_use_is_refused(name: str, tmp_path: Path) -> None:
+    source = data_of(name)
+    for path in source.parent.glob("data*"):
+        (shutil.copytree if path.is_dir() else shutil.copy)(path, tmp_path / path.name)
+    store = feedline.open(tmp_path / source.name)
+    _ = store.fingerprint, store[len(store) - 1]
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    for path in files:
+        if path.suffix not in (".json", ".idx") and ".feedline-index" not in path.parts:
+            content = bytearray(path.read_bytes())
+            content[len(content) // 2] ^= 1
+            path.write_bytes(content)
+    store.close()
+    with pytest.raises(DamagedDataError, match="was replaced while it was in use"):
+        _ = store[:]

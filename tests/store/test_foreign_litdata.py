@@ -64,6 +64,7 @@ def test_compressed_chunks_are_read(level: str) -> None:
     store = feedline.open(HERE / "compressed" / level)
     assert store[:]["id"].tolist() == list(range(20))
     assert store[13]["text"] == "13" * 5
+    assert store.shards.compression == "zstd"  # type: ignore[attr-defined]
     np.testing.assert_array_equal(store[:]["x"], np.repeat(np.arange(20), 40).reshape(20, 40))
 
 
@@ -243,6 +244,8 @@ def test_rows_in_tables_of_arrow_are_read(name: str) -> None:
             **{"late": number if number > 15 else 0, "late/is_missing": number <= 15},
         }
     assert str(store.columns["number"]) == "float64"
+    compression = store.shards.compression  # type: ignore[attr-defined]
+    assert compression == (None if name == "table" else "zstd")
     assert feedline.open(HERE / name, columns=["id"])[:]["id"].tolist() == list(range(20))
 
 
@@ -286,11 +289,46 @@ def test_values_that_no_column_holds_exactly_are_refused(
         feedline.open(folder)[:]
 
 
-def write_table(path: Path, values: list[Any]) -> None:
+@pytest.mark.parametrize(
+    ("first", "second", "column", "found"),
+    [
+        ([None] * 8, [None] * 8, "text", ["", ""]),
+        ([[]] * 8, [[]] * 8, "list of int64", [[], []]),
+        ([[]] * 8, [[1.5]] * 8, "list of float64", [[], [1.5]]),
+        ([[1]] * 8, [[1.5]] * 8, "list of float64", [[1.0], [1.5]]),
+        ([None] * 8, [True] * 8, "bool", [False, True]),
+        ([None] * 8, [["a"]] * 8, "text", ["", '["a"]']),
+        ([[1]] * 8, [[None]] * 8, "text", ["[1]", "[null]"]),
+        ([[1, 2]] * 4 + [None] * 4, [[3]] * 8, "list of int64", [[1, 2], [3]]),
+    ],
+)
+def test_a_column_has_one_type_in_all_chunks(
+    tmp_path: Path, first: list[Any], second: list[Any], column: str, found: list[Any]
+) -> None:
+    folder = copy_of("table", tmp_path)
+    change_index(folder, lambda index: index["chunks"].pop())
+    write_table(folder / "chunk-0-0.bin", first)
+    write_table(folder / "chunk-0-1.bin", second)
+    store = feedline.open(folder)
+    assert str(store.columns["x"]) == column
+    values = [store[number]["x"] for number in (0, 8)]
+    assert [v.tolist() if isinstance(v, np.ndarray) else v for v in values] == found
+    assert ("x/is_missing" in store.columns) == (None in [*first, *second])
+    assert len(store[:]["x"]) == 16
+
+
+def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
+    folder = copy_of("table", tmp_path)
+    write_table(folder / "chunk-0-0.bin", [{"y": 1}] * 8, **{"x/y": [2] * 8})
+    with pytest.raises(InvalidValueError, match="column 'x/y' twice"):
+        feedline.open(folder)
+
+
+def write_table(path: Path, values: list[Any], **others: list[Any]) -> None:
     """Write a chunk with one column, as litdata does."""
     import pyarrow as pa
 
-    table = pa.table({"x": values})
+    table = pa.table({"x": values, **others})
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, table.schema) as writer:
         writer.write_table(table)

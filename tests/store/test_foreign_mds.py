@@ -77,6 +77,7 @@ def test_compressed_shards_are_read(codec: str) -> None:
     store = feedline.open(HERE / "compressed" / codec, verify=True)
     assert store[:]["id"].tolist() == list(range(20))
     assert store[13]["text"] == "13" * 5
+    assert store.shards.compression == codec  # type: ignore[attr-defined]
     np.testing.assert_array_equal(store[:]["x"], np.repeat(np.arange(20), 40).reshape(20, 40))
 
 
@@ -139,6 +140,17 @@ def test_hashes_are_compared_when_asked_for(data: Path) -> None:
     assert store[0]["id"] == 0
     with pytest.raises(DamagedDataError, match=r"has sha1 .* but should have '000"):
         store[10]
+
+
+def test_hashes_of_xxhash_need_the_library(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def change(index: dict[str, Any]) -> None:
+        for shard in index["shards"]:
+            del shard["zip_data"]["hashes"]["sha1"]
+
+    change_index(data, change)
+    monkeypatch.setitem(sys.modules, "xxhash", None)
+    with pytest.raises(ModuleNotFoundError, match=r"xxhash.*feedline\[mds\]"):
+        feedline.open(data, verify=True)[:]
 
 
 def test_data_without_hashes_cannot_be_verified(tmp_path: Path) -> None:
@@ -359,8 +371,9 @@ def test_what_was_found_in_large_data_is_kept(
     kept.write_text(json.dumps({"found": [["uint8", [1], [1]]]}))
     with pytest.raises(DamagedDataError, match="looked through"):
         feedline.open(folder)[:]
-    kept.write_text("{")
-    assert feedline.open(folder).columns == columns
+    for damaged in ("{", "[]", '{"found": 5}', '{"found": [["object", [1], [1]]]}'):
+        kept.write_text(damaged)
+        assert feedline.open(folder).columns == columns
 
 
 def test_what_is_pickled_for_workers_has_no_data(data: Path) -> None:

@@ -219,6 +219,11 @@ def _half(tensors: Any) -> Any:
     return {name: values.clone() for name, values in tensors.items()}
 
 
+def _noted(sample: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+    """A transform of single samples, which adds a random number to each."""
+    return {**sample, "drawn": rng.random()}
+
+
 def _chunks(loader: Callable[..., Any]) -> Make:
     def make(folder: Path, world_size: int, rank: int, batch_size: int, **variant: Any) -> Any:
         store = MemoryMatrix(np.arange(NUM_SAMPLES)[:, None])
@@ -283,6 +288,17 @@ KINDS: dict[str, Kind] = {
     "torch, store, windows": Kind(
         _store(DataLoader, "safetensors", window=26, transform=_half), ids_in, _WORKERS
     ),
+    "store, samples": Kind(
+        _store(NumpyLoader, "safetensors", sample_transform=_noted), ids_in, _THREADS
+    ),
+    "torch, store, samples": Kind(
+        _store(DataLoader, "safetensors", sample_transform=_noted),
+        *(ids_in, (*_THREADS, *_WORKERS)),
+    ),
+    "device, samples": Kind(
+        _store(DataLoader, "safetensors", sample_transform=_noted, transform=_half, device=DEVICE),
+        *(ids_in, (*_THREADS, *_WORKERS)),
+    ),
     "torch, store, dropping": Kind(
         _store(DataLoader, "npy-folder", drop_last=True), ids_in, drops=True, sizes=(1, 2, 4)
     ),
@@ -294,6 +310,7 @@ KINDS: dict[str, Kind] = {
         _store(DataLoader, "npy-folder", device=DEVICE, window="2 chunks"),
         *(ids_in, (*_THREADS, {"device_budget": 2**15, "memory_budget": 2**14})),
     ),
+    "device, lists": Kind(_store(DataLoader, "lists-folder", device=DEVICE), ids_in, _WORKERS),
     "device, moved": Kind(_moved, _tensor, _WORKERS),
     "device, workers": Kind(_own(device=DEVICE), _tensor, _WORKERS),
     "device, folder": Kind(

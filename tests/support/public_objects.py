@@ -124,6 +124,7 @@ def make_plans() -> list[Any]:
         plan.Subset(range(50), order=plan.Shuffled(num_samples=50)),
         plan.Weighted(np.ones(10**4), seed=LONG),
         segment.batch(0, 0),
+        segment.draws(0, range(50)),
         next(iter(segment.blocks(0, 0, 64))),
         replay.find(3)[0],
         segment.find(3)[0],

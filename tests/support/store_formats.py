@@ -65,10 +65,18 @@ def _zarr(path: Path, num_samples: int) -> None:
     zarr.save_array(path, rows)
 
 
+def _lists(path: Path, num_samples: int) -> None:
+    texts = [f"{number}, äöü"[: 1 + number % 7] for number in range(num_samples)]
+    rows = [np.full(1 + number % 5, number) for number in range(num_samples)]
+    columns = {"words": rows, "text": texts, "bytes": [text.encode() for text in texts]}
+    feedline.pack({**columns, **_columns(num_samples)}, path, chunk_samples=13, format="npy")
+
+
 #: How each is written, under a name that tells its kind.
 FORMATS: dict[str, Callable[[Path, int], None]] = {
     "safetensors": _packed("safetensors"),
     "npy-folder": _packed("npy"),
+    "lists-folder": _lists,
     "tensors.pt": _pt,
     "table.parquet": _parquet,
     "table.arrow": _arrow,
@@ -95,5 +103,12 @@ def open_format(folder: Path, name: str) -> Store:
 
 def ids_in(batch: Any) -> list[int]:
     """The numbers of the samples that a batch, a dict of arrays or tensors, shows."""
+    if "words" in batch:
+        # All values of a list, its text and its bytes are those of its number.
+        numbers = [{int(value) for value in row} for row in batch["words"]]
+        texts = [f"{row}, äöü"[: 1 + row % 7] for (row,) in numbers]
+        assert list(batch["text"]) == texts
+        assert list(batch["bytes"]) == [text.encode() for text in texts]
+        return [row for (row,) in numbers]
     values = next(batch[name] for name in ("x", "data", "tokens", "X") if name in batch)
     return [int(value) for value in values.reshape(len(values), -1)[:, 0]]

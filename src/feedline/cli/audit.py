@@ -164,7 +164,9 @@ def print_result(result: AuditResult, planned: Planned | None = None) -> None:
             echo(f"epoch {epoch.epoch}: {fault}")
     total = sum(epoch.num_once for epoch in result.epochs)
     if result.ok:
-        secho(f"audit: {several(total, 'sample')}, each {how}", fg="green", bold=True)
+        skipped = sum(epoch.num_skipped for epoch in result.epochs)
+        beside = f", and {skipped:,} skipped" if skipped else ""
+        secho(f"audit: {several(total, 'sample')}, each {how}{beside}", fg="green", bold=True)
     else:
         if planned is not None and planned.begins_alike is False:
             hint = "no rank began like its plan; is this the config of this training?"
@@ -174,7 +176,7 @@ def print_result(result: AuditResult, planned: Planned | None = None) -> None:
 
 def _describe_epoch(epoch: EpochAudit, planned: Planned | None) -> dict[str, Any]:
     described = {**dataclasses.asdict(epoch), "ok": epoch.ok}
-    for what in ("lost", "repeated"):
+    for what in ("lost", "repeated", "skipped"):
         described[f"{what}_places"] = [
             {"index": index, **_place_of(index, epoch, planned)} for index in described[what]
         ]
@@ -204,7 +206,11 @@ def _verdict(epoch: EpochAudit, how: str) -> object:
         return Styled("failed", "red")
     if not epoch.is_finished:
         return f"so far; {epoch.num_to_come:,} to come"
-    beside = [(epoch.num_dropped, "dropped"), (epoch.num_padded, "padded")]
+    beside = [
+        (epoch.num_dropped, "dropped"),
+        (epoch.num_padded, "padded"),
+        (epoch.num_skipped, "skipped"),
+    ]
     listed = "".join(f", {count:,} {what}" for count, what in beside if count)
     return Styled(how + listed, "green")
 
@@ -225,7 +231,12 @@ def _faults_of_run(run: RunAudit) -> list[str]:
 
 def _faults_of_epoch(epoch: EpochAudit, planned: Planned | None) -> list[str]:
     faults = []
-    kinds = {"lost": "lost", "repeated": "received too often", "unknown": "outside the data"}
+    kinds = {
+        "lost": "lost",
+        "repeated": "received too often",
+        "unknown": "outside the data",
+        "skipped": "skipped, because they could not be decoded or transformed",
+    }
     for kind, what in kinds.items():
         count, first = getattr(epoch, f"num_{kind}"), getattr(epoch, kind)
         if count:

@@ -20,6 +20,7 @@ from feedline.lazy import lazy
 from feedline.plan import BatchRule, Bucket, EpochOrder, FixedBatch, Order, Plan, Remaining
 from feedline.plan.bucket_deal import BucketRest
 from feedline.plan.bucket_digests import describe_buckets, describe_rule
+from feedline.plan.draws import Draws
 from feedline.plan.frozen import store
 from feedline.plan.interleave import Consecutive, Layout
 from feedline.plan.orders import DeferredEpoch
@@ -59,6 +60,9 @@ class ListedEpoch:
     def indices(self, positions: Indices) -> Indices:
         chosen: Indices = self._listed[positions]
         return chosen
+
+    def draws(self, positions: Indices) -> Draws:
+        return Draws.once(len(positions))
 
     def find(self, index: int) -> Indices:
         return np.flatnonzero(self._listed == index)

@@ -19,6 +19,7 @@ from feedline.feed.passes import Batching, Pass
 from feedline.feed.peers import Alone, FoundPeers, Peers, as_peers, register_finder
 from feedline.feed.position import Position
 from feedline.feed.reading import Reading, Slab, read_slabs
+from feedline.feed.sample_rng import sample_rng
 from feedline.feed.waits import Wait, WaitCounter
 from feedline.feed.wrapper import LoaderWrapper
 
@@ -59,4 +60,5 @@ __all__ = [
     "picked_batches",
     "read_slabs",
     "register_finder",
+    "sample_rng",
 ]

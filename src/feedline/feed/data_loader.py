@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from feedline.errors import check_callable, check_flag
+from feedline.feed.decoders import Decoder
 from feedline.feed.feed import FedBatch, Feed
 from feedline.feed.loader import PlannedLoader
 from feedline.feed.logged import Recorder
 from feedline.feed.passes import Pass
 from feedline.feed.peers import Peers
+from feedline.feed.preparation import Prepared, SampleTransform, preparation_for
+from feedline.feed.prepared import PreparedPass
+from feedline.feed.skips import SkipCount, marks_in
 from feedline.feed.store_plans import plan_for_store
 from feedline.plan import Order, Plan
 from feedline.plan.seeds import Seed
@@ -39,13 +44,22 @@ class DataLoader(PlannedLoader):
         sampler: A plan or an order of the samples, in place of `shuffle`.
         window: Shuffle within a window of this many samples, or of `"8 chunks"`, so that few chunks
             are read at a time; by default the whole dataset is shuffled.
-        seed: The seed of the shuffle, by default 0.
+        seed: The seed of the shuffle and of `sample_transform`, by default 0.
         drop_last: Drop an incomplete last batch; the same as `tail="drop"`.
         tail: What to do with the last samples, if they do not fill a batch on each rank: `"even"`
             (the default) divides them evenly, each once, and repeats some only if there are fewer
             than ranks; `"pad"` fills the batch by repeating samples; `"drop"` drops them; `"exact"`
             raises an error.
         transform: A function that is called with each batch and returns the batch to deliver.
+        sample_transform: A function that is called with each sample, a dict, and with a random
+            generator of numpy's, and returns the sample to deliver; see `docs/transforms.md`. The
+            generator depends on the seed, the epoch, the sample and the draw alone. Several threads
+            call the function at the same time.
+        decode: How columns of bytes are decoded, before `sample_transform`: `"jpeg"`, `"png"`,
+            `"image"` (either, as RGB), `"wav"`, `"npy"`, or a function, by the name of the column.
+        on_error: What to do with a sample that cannot be decoded or transformed: `"raise"` (the
+            default), or `"skip"`. Then another sample of the batch stands in its place, with
+            `is_real` False, and `num_skipped` counts it.
         with_mask: Yield `(batch, is_real)` pairs. `is_real` is False where a sample is padding.
         num_threads: The number of threads that read ahead; 0 reads in the loop's thread. `"auto"`
             is the cores of this process, divided by the ranks on this machine.
@@ -84,6 +98,9 @@ class DataLoader(PlannedLoader):
         drop_last: bool = False,
         tail: str | None = None,
         transform: Callable[[Arrays], Any] | None = None,
+        sample_transform: SampleTransform | None = None,
+        decode: Mapping[str, str | Decoder] | None = None,
+        on_error: str = "raise",
         with_mask: bool = False,
         num_threads: int | str = "auto",
         memory_budget: int | None = None,
@@ -107,6 +124,15 @@ class DataLoader(PlannedLoader):
             drop_last=check_flag("drop_last", drop_last),
         )
         self.store = store
+        self._preparation = preparation_for(
+            store,
+            plan,
+            decode=decode,
+            sample_transform=sample_transform,
+            on_error=on_error,
+            seed=seed,
+        )
+        self._skips = SkipCount()
         self.transform = transform
         self.with_mask = check_flag("with_mask", with_mask)
         self._feed = Feed(
@@ -128,17 +154,35 @@ class DataLoader(PlannedLoader):
         """The order of the samples."""
         return self._feed.plan
 
+    @property
+    def num_skipped(self) -> int:
+        """The number of samples that were skipped in the batches that this loader delivered."""
+        return self._skips.num_skipped
+
     def _data_shown(self) -> str:
         return type(self.store).__name__
 
     def _batches(self, running: Pass) -> Iterator[Any]:
-        return self._feed.read(running, self._make)
+        if self._preparation is None:
+            return self._feed.read(running, self._make)
+        batches = self._feed.prepare(running, self._preparation)
+        return PreparedPass(batches, running, partial(self._make_prepared, running), self._skips)
 
     def _make(self, batch: FedBatch) -> Any:
         made: Any = as_numbers(self.store.columns, batch.arrays)
         if self.transform is not None:
             made = self.transform(made)
         return (made, batch.is_real) if self.with_mask else made
+
+    def _make_prepared(self, running: Pass, batch: Prepared, number: int) -> Any:
+        assert self._preparation is not None
+        made: Any = batch.columns
+        if untouched := self._preparation.untouched:
+            columns = self.store.columns
+            made |= as_numbers(columns, {name: made[name] for name in untouched})
+        if self.transform is not None:
+            made = self.transform(made)
+        return (made, marks_in(running.planned(number), batch.skips)) if self.with_mask else made
 
     def close(self) -> None:
         """Close the log and the store's open files."""

@@ -72,6 +72,7 @@ class DataPlan(Plan):
     num_listed = asked_of("plan", "num_listed")
     changes = asked_of("plan", "changes")
     weights_now = asked_of("plan", "weights_now")
+    main_seed = asked_of("plan", "main_seed")
 
     def describe(self) -> dict[str, Any]:
         return {"kind": "data", "data": self._describe_data(), "plan": self.plan.describe()}

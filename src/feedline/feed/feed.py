@@ -18,6 +18,8 @@ from feedline.feed.loader import Log, PlannedLoader
 from feedline.feed.passes import Pass
 from feedline.feed.peers import Peers
 from feedline.feed.position import Position
+from feedline.feed.preparation import Preparation
+from feedline.feed.prepared import PreparedBatches
 from feedline.feed.reading import Reading, Slab, Slabs, read_slabs
 from feedline.feed.shown import pass_shown
 from feedline.plan import Plan
@@ -136,6 +138,10 @@ class Feed(PlannedLoader):
         """Return the batches of a pass, each as `make` makes it."""
         slabs = read_slabs(self.store, self._chunking, running, self._reading)
         return FeedPass(slabs, running, self.store, make)
+
+    def prepare(self, running: Pass, preparation: Preparation) -> PreparedBatches:
+        """Return the batches of a pass, each sample of which is prepared."""
+        return PreparedBatches(preparation, self._chunking, running, self._reading)
 
     def close(self) -> None:
         """Close the store's open files."""

@@ -18,6 +18,7 @@ from feedline.feed.passes import SINGLE, Batching, Pass
 from feedline.feed.peers import Peers
 from feedline.feed.position import Position
 from feedline.feed.shown import loader_shown, pass_shown
+from feedline.feed.skips import Skips, ids_in, marks_in
 from feedline.feed.waits import WaitCounter
 from feedline.lazy import lazy
 
@@ -116,12 +117,14 @@ class PlannedBatch:
         running: The pass that it belongs to.
         number: Which batch of the pass it is, from zero.
         asked: The samples that were asked for, where these are known.
+        skips: What was skipped in it; None where no sample can be.
     """
 
-    def __init__(self, running: Pass, number: int, asked: Any = None) -> None:
+    def __init__(self, running: Pass, number: int, asked: Any = None, skips: Skips = None) -> None:
         self.number = number
         self._running = running
         self._asked = asked
+        self._skips = skips
 
     def __repr__(self) -> str:
         return f"<PlannedBatch {self.number:,}: {pass_shown(self._running)}>"
@@ -131,15 +134,19 @@ class PlannedBatch:
         """The samples of the batch: those that were requested, or else those in the plan."""
         if self._asked is not None:
             return np.atleast_1d(np.asarray(self._asked, dtype=np.int64))
-        return self._running.planned(self.number).indices
+        return ids_in(self._running.planned(self.number), self._skips)
 
     @lazy
     def is_real(self) -> Marks | None:
         """Which samples are real, not padding; None means all."""
-        if not self._running.segment.num_padded:
+        if not self._running.segment.num_padded and not self._skips:
             return None
-        block = self._running.planned(self.number)
-        return np.ones(len(block.indices), np.bool_) if block.is_real is None else block.is_real
+        return marks_in(self._running.planned(self.number), self._skips)
+
+    @property
+    def skipped_ids(self) -> list[int]:
+        """The real samples that failed, in whose places others stand that are not real."""
+        return [skipped.sample for skipped in self._skips or () if skipped.is_real]
 
     @property
     def bucket(self) -> int | None:
@@ -153,8 +160,12 @@ class PlannedBatch:
         return len(self.ids) if self.is_real is None else int(self.is_real.sum())
 
     @property
-    def num_real_of_all_ranks(self) -> int:
-        """The number of real samples in this batch on all ranks."""
+    def num_real_of_all_ranks(self) -> int | None:
+        """The number of real samples in this batch on all ranks; None if they may skip some."""
+        if self._skips is not None and self._running.segment.world_size > 1:
+            return None
+        if self._skips is not None:
+            return self.num_real
         return self._running.segment.num_real(*self._running.entries_of(self.number))
 
 
@@ -216,7 +227,7 @@ class PlannedLoader(ABC):
         running = self.position.current
         if running is None or not running.num_delivered:
             return None
-        return PlannedBatch(running, running.num_delivered - 1, self._asked())
+        return PlannedBatch(running, running.num_delivered - 1, self._asked(), running.skips)
 
     def _asked(self) -> Any:
         """Return the samples requested for the latest batch, if known."""

@@ -66,6 +66,10 @@ class LoggedBatches(Iterator[Any]):
         waited = self._waits.since(before, perf_counter() - start)
         latest = self.loader.delivered
         assert latest is not None
+        skipped = getattr(latest, "skipped_ids", None)
+        if skipped:
+            place = {"epoch": self.loader.epoch, "step": self.step_of(), "batch": latest.number}
+            self.recorder.event("skipped", **place, ids=skipped)
         self.recorder.record(
             epoch=self.loader.epoch,
             step=self.step_of(),

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from feedline.errors import InvalidValueError
 from feedline.feed.blocks import BlocksAhead
 from feedline.feed.shown import pass_shown
+from feedline.feed.skips import Skips
 from feedline.feed.waits import WaitCounter
 from feedline.plan import Block, Segment
 
@@ -65,6 +66,8 @@ class Pass:
         self.num_batches = batching.num_batches(segment.num_batches - segment.num_done)
         #: Whether the position was moved since, so that this pass is no longer counted.
         self.is_stale = False
+        #: What was skipped in the latest batch; None where no sample can be.
+        self.skips: Skips = None
         #: Where the time that the loop waits is counted; a loader's pass uses the loader's.
         self.waits = WaitCounter()
         self._num_handed_out = 0
@@ -74,7 +77,7 @@ class Pass:
     def __repr__(self) -> str:
         return f"<Pass: {pass_shown(self)}>"
 
-    def deliver(self, num_batches: int = 1) -> None:
+    def deliver(self, num_batches: int = 1, skips: Skips = None) -> None:
         """Record that the training loop receives its next batch, or several."""
         if self.is_stale:
             raise InvalidValueError(
@@ -83,6 +86,7 @@ class Pass:
                 "the latest iterator, or one loader for each loop"
             )
         self._num_handed_out += num_batches
+        self.skips = skips
 
     def hand_out(self, entries: list[Entry]) -> Iterator[Entry]:
         """Return an iterator that delivers a batch at each step."""

@@ -13,6 +13,7 @@ from feedline.plan.concatenated import Concatenated
 from feedline.plan.cursor import Cursor, PastSegment
 from feedline.plan.deals import Deal, Remaining
 from feedline.plan.drawn import DrawnOrder
+from feedline.plan.draws import Draws
 from feedline.plan.file_shares import FILE_STRATEGIES, FileSharesPlan
 from feedline.plan.mixture import Mixture
 from feedline.plan.mixture_epoch import Phase
@@ -40,6 +41,7 @@ __all__ = [
     "Cursor",
     "Deal",
     "DrawnOrder",
+    "Draws",
     "EpochOrder",
     "EqualChunks",
     "FileSharesPlan",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -13,8 +13,9 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from feedline.errors import InvalidValueError, check_integer, check_positive, check_sequence
-from feedline.plan.batches import Block, Place
+from feedline.plan.batches import Block, Place, every_nth
 from feedline.plan.bucket_shares import BucketShares, sum_of
+from feedline.plan.draws import Draws
 from feedline.plan.frozen import described, store
 from feedline.plan.interleave import Layout
 from feedline.plan.orders import EpochOrder, Indices
@@ -212,10 +213,27 @@ class BucketDeal:
         return self._shares.num_padded
 
     def block(self, rank: int, start: int, stop: int) -> Block:
+        return self._merged(start, stop, lambda deal, first, end: deal.block(rank, first, end))
+
+    def draws(self, rank: int, numbers: range) -> Draws:
+        def of_bucket(deal: StridedDeal, first: int, end: int) -> Block:
+            draws = deal.draws(rank, range(first, end))
+            bounds = deal.share.bounds(rank, first, end)
+            return Block(first=first, indices=draws.numbers, bounds=bounds)
+
+        # A bucket is not a source: its samples may be in another bucket in another plan.
+        block = self._merged(numbers[0], numbers[-1] + 1, of_bucket)
+        chosen = block.indices[every_nth(block.bounds, numbers.step)[1]]
+        return Draws(np.zeros(len(chosen), dtype=np.int64), chosen)
+
+    def _merged(
+        self, start: int, stop: int, part: Callable[[StridedDeal, int, int], Block]
+    ) -> Block:
+        """Return batches `[start, stop)`; `part` returns consecutive ones of a bucket."""
         buckets, ordinals = self._layout.locate(np.arange(start, stop))
         if len(buckets) and buckets[0] == buckets[-1] and (buckets == buckets[0]).all():
             first = int(ordinals[0])
-            own = self._deal_of(int(buckets[0])).block(rank, first, first + len(buckets))
+            own = part(self._deal_of(int(buckets[0])), first, first + len(buckets))
             return Block(
                 first=start,
                 indices=own.indices,
@@ -231,7 +249,7 @@ class BucketDeal:
             # A bucket's batches come in order, so those of a block are consecutive.
             first = int(ordinals[numbers[0]])
             deal = self._deal_of(int(buckets[numbers[0]]))
-            parts.append((numbers, deal.block(rank, first, first + high - low)))
+            parts.append((numbers, part(deal, first, first + high - low)))
         return _merge(start, stop - start, parts, buckets)
 
     def num_real(self, start: int, stop: int) -> int:

@@ -12,9 +12,11 @@ import numpy as np
 
 from feedline.errors import InvalidValueError, check_integer, check_sequence
 from feedline.lazy import lazy
+from feedline.plan.draws import Draws, draws_at
 from feedline.plan.frozen import described, store
 from feedline.plan.orders import EpochOrder, Indices, Order, check_inner_order
 from feedline.plan.permutation import MAX_SIZE
+from feedline.plan.seeds import Seed
 from feedline.plan.versions import of_kind
 from feedline.words import one_line
 
@@ -71,6 +73,10 @@ class Concatenated(Order):
         return links
 
     @property
+    def main_seed(self) -> Seed:
+        return self.orders[0].main_seed
+
+    @property
     def seeds_used(self) -> frozenset[Any]:
         return frozenset[Any]().union(*(link.seeds_used for link in self._links))
 
@@ -99,6 +105,15 @@ class ChainedEpoch:
             local = self._links[number].indices(positions[chosen] - self._starts[number])
             result[chosen] = local + self._offsets[number]
         return result
+
+    def draws(self, positions: Indices) -> Draws:
+        which = np.searchsorted(self._starts, positions, side="right") - 1
+        draws = Draws(np.empty_like(positions), np.empty_like(positions))
+        for number in np.unique(which):
+            chosen = np.flatnonzero(which == number)
+            found = draws_at(self._links[number], positions[chosen] - self._starts[number])
+            draws.sources[chosen], draws.numbers[chosen] = found
+        return draws
 
     def find(self, index: int) -> Indices:
         number = int(np.searchsorted(self._offsets, index, side="right")) - 1

@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.errors import InvalidValueError, PlanMismatchError, check_choice, check_integer
-from feedline.plan.batches import Block, Place
+from feedline.plan.batches import Block, Place, every_nth
 from feedline.plan.chunking import UnequalChunks
+from feedline.plan.draws import Draws
 from feedline.plan.frozen import described, store
 from feedline.plan.orders import EpochOrder, Indices, check_index_list
 from feedline.plan.seeds import Seed, check_seed, derive_key
@@ -191,6 +192,14 @@ class FileSharesDeal:
             bounds=self._share.bounds(0, start, stop),
             is_real=None if is_real.all() else is_real,
         )
+
+    def draws(self, rank: int, numbers: range) -> Draws:
+        start, stop = numbers[0], numbers[-1] + 1
+        first, _ = self._share.span(0, start, stop)
+        chosen = every_nth(self._share.bounds(0, start, stop), numbers.step)[1]
+        num_own = self._rank_pass(rank, 0).num_positions
+        passes = (chosen + first + self._rest.num_done) // num_own
+        return Draws(np.zeros(len(passes), dtype=np.int64), passes)
 
     def num_real(self, start: int, stop: int) -> int:
         first, end = (self._rest.num_done + self._share.num_consumed(n) for n in (start, stop))

@@ -16,10 +16,12 @@ from heapq import heapify, heapreplace
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from feedline.errors import InvalidValueError, check_choice
 from feedline.lazy import lazy
-from feedline.plan.batches import Block, Place
+from feedline.plan.batches import Block, Place, every_nth
+from feedline.plan.draws import Draws, draws_at
 from feedline.plan.orders import Indices
 from feedline.plan.window_deal import WindowDeal, WindowedOrder, WindowRest
 
@@ -176,6 +178,22 @@ class GroupDeal:
         return np.array([padding], dtype=np.int64), False
 
     def block(self, rank: int, start: int, stop: int) -> Block:
+        positions, bounds, marks = self._positions(rank, start, stop)
+        return Block(
+            first=start,
+            indices=self._rest.order.indices(positions),
+            bounds=bounds,
+            is_real=None if marks.all() else marks,
+        )
+
+    def draws(self, rank: int, numbers: range) -> Draws:
+        positions, bounds, _ = self._positions(rank, numbers[0], numbers[-1] + 1)
+        return draws_at(self._rest.order, positions[every_nth(bounds, numbers.step)[1]])
+
+    def _positions(
+        self, rank: int, start: int, stop: int
+    ) -> tuple[Indices, Indices, NDArray[np.bool_]]:
+        """Return the positions of batches `[start, stop)`, their bounds, and which are real."""
         split = min(max(start, self._num_whole), stop)
         size, whole_end = self._batch_size, min(stop, self._num_whole)
         batches = self._batches.positions_of(rank, start, max(start, whole_end))
@@ -187,13 +205,8 @@ class GroupDeal:
             parts.append(positions)
             lengths.append(len(positions))
             is_real.append(np.full(len(positions), real))
-        marks = np.concatenate(is_real)
-        return Block(
-            first=start,
-            indices=self._rest.order.indices(np.concatenate(parts)),
-            bounds=np.cumsum([0, *lengths], dtype=np.int64),
-            is_real=None if marks.all() else marks,
-        )
+        bounds = np.cumsum([0, *lengths], dtype=np.int64)
+        return np.concatenate(parts), bounds, np.concatenate(is_real)
 
     def num_real(self, start: int, stop: int) -> int:
         whole = min(stop, self._num_whole) - min(start, self._num_whole)

@@ -19,6 +19,7 @@ from feedline.plan.apportion import (
     longest_without_repeat,
     shares_of,
 )
+from feedline.plan.draws import Draws
 from feedline.plan.frozen import described, store, store_integers
 from feedline.plan.interleave import Consecutive, Interleave, Layout
 from feedline.plan.many_permutations import permute_each
@@ -190,6 +191,17 @@ class MixtureEpoch:
             chosen = np.flatnonzero(which == number)
             result[chosen] = self._indices_in(self._phases[number], positions[chosen])
         return result
+
+    def draws(self, positions: Indices) -> Draws:
+        """Return the source at each position, and the pass over it that the draw is part of."""
+        draws = Draws(np.empty_like(positions), np.empty_like(positions))
+        which = np.searchsorted(self._phase_starts, positions, side="right") - 1
+        for number in np.unique(which):
+            phase, chosen = self._phases[number], np.flatnonzero(which == number)
+            sources, ordinals = phase.layout.locate(positions[chosen] - phase.start)
+            draws.sources[chosen] = sources
+            draws.numbers[chosen] = phase.draws(sources, ordinals) // self._size_of.take(sources)
+        return draws
 
     def find(self, index: int) -> Indices:
         source = int(np.searchsorted(self._starts, index, side="right")) - 1

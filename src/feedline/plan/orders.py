@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from feedline.errors import InvalidValueError, check_integer
 from feedline.lazy import lazy
+from feedline.plan.draws import Draws, draws_at
 from feedline.plan.frozen import described, digest_array, store, store_integers
 from feedline.plan.permutation import MAX_SIZE, Permutation
 from feedline.plan.seeds import Seed, check_seed, derive_key
@@ -66,6 +67,12 @@ class Order(ABC):
     def is_changed(self) -> bool:
         """Whether it was changed while running; the description does not include that."""
         return False
+
+    @property
+    def main_seed(self) -> Seed:
+        """The seed that it was given; 0 if it has none."""
+        seed: Seed = getattr(self, "seed", 0)
+        return seed
 
     @property
     def seeds_used(self) -> frozenset[Any]:
@@ -202,6 +209,11 @@ class Subset(Order):
         return SelectedEpoch(self.order.at(epoch), self.selected)
 
     @property
+    def main_seed(self) -> Seed:
+        assert self.order is not None
+        return self.order.main_seed
+
+    @property
     def seeds_used(self) -> frozenset[Any]:
         return frozenset() if self.order is None else self.order.seeds_used
 
@@ -289,6 +301,9 @@ class DeferredEpoch:
     def indices(self, positions: Indices) -> Indices:
         return self._order.indices(positions)
 
+    def draws(self, positions: Indices) -> Draws:
+        return draws_at(self._order, positions)
+
     def find(self, index: int) -> Indices:
         return self._order.find(index)
 
@@ -302,6 +317,9 @@ class PermutedEpoch:
 
     def indices(self, positions: Indices) -> Indices:
         return positions if self._permutation is None else self._permutation.forward(positions)
+
+    def draws(self, positions: Indices) -> Draws:
+        return Draws.once(len(positions))
 
     def find(self, index: int) -> Indices:
         one = np.array([index], dtype=np.int64)
@@ -322,6 +340,14 @@ class SelectedEpoch:
             return self._selected.start + entries * self._selected.step
         chosen: Indices = self._selected[entries]
         return chosen
+
+    def draws(self, positions: Indices) -> Draws:
+        draws = draws_at(self._order, positions)
+        if isinstance(self._selected, range):
+            return draws
+        # A list may name a sample several times, and each time is a draw of its own.
+        entries = self._order.indices(positions)
+        return Draws(draws.sources, draws.numbers * len(self._selected) + entries)
 
     def find(self, index: int) -> Indices:
         if isinstance(self._selected, range):

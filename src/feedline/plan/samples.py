@@ -10,6 +10,7 @@ from feedline.errors import InvalidValueError
 from feedline.plan.deals import Remaining
 from feedline.plan.mixture import Mixture
 from feedline.plan.orders import EpochOrder, Order
+from feedline.plan.seeds import Seed
 from feedline.plan.segment import Plan
 from feedline.plan.shares import PrefixRest, check_tail
 from feedline.words import one_line
@@ -28,6 +29,10 @@ class OrderPlan(Plan):
     @property
     def is_selection(self) -> bool:
         return self.order.is_selection
+
+    @property
+    def main_seed(self) -> Seed:
+        return self.order.main_seed
 
     def describe(self) -> dict[str, Any]:
         return {"kind": self.kind, "order": self.order.describe(), "tail": self.tail}

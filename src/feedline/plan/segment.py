@@ -22,8 +22,10 @@ from feedline.errors import CursorFormatError, EmptyEpochError, InvalidValueErro
 from feedline.plan.batches import Batch, Block, Place, every_nth
 from feedline.plan.cursor import Cursor, PastSegment, check_past
 from feedline.plan.deals import Deal, Remaining
+from feedline.plan.draws import Draws
 from feedline.plan.frozen import fingerprint_of, store, store_integers
 from feedline.plan.orders import EpochOrder, Indices
+from feedline.plan.seeds import Seed
 from feedline.words import one_line, several
 
 if TYPE_CHECKING:
@@ -132,6 +134,12 @@ class Plan(ABC):
     def epoch_order(self, epoch: int, bucket: int = 0) -> EpochOrder | None:
         """Return the order of an epoch, or of one of its buckets; None if there is none."""
         return None
+
+    @property
+    def main_seed(self) -> Seed:
+        """The seed that the plan was given; 0 if it has none."""
+        seed: Seed = getattr(self, "seed", 0)
+        return seed
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -299,6 +307,20 @@ class Segment:
         block = self.block(rank, numbers[0], numbers[-1] + 1)
         bounds, chosen = every_nth(block.bounds, numbers.step)
         return block.indices[chosen], bounds
+
+    def draws(self, rank: int, numbers: range) -> Draws:
+        """Return the draws of batches `numbers` of one rank, end to end as from `picked`."""
+        rank = check_integer("rank", rank, 0, self.world_size - 1)
+        if not numbers:
+            return Draws.once(0)
+        check_integer("numbers", numbers[-1], 0, self.num_batches - 1)
+        if not hasattr(self.deal, "draws"):
+            raise InvalidValueError(
+                f"{type(self.plan).__name__} does not say how often it has drawn a sample, so "
+                "samples cannot have generators of their own; use another plan"
+            )
+        draws: Draws = self.deal.draws(rank, numbers)
+        return draws
 
     def blocks(self, rank: int, start: int | None = None, num_first: int = 1) -> Iterator[Block]:
         """Iterate over blocks: `num_first` batches at first, then twice as many each time.

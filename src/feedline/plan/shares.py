@@ -19,6 +19,7 @@ import numpy as np
 from feedline.errors import TailError, check_choice
 from feedline.plan.batches import Block, Place, every_nth
 from feedline.plan.deals import Remaining
+from feedline.plan.draws import Draws, draws_at
 from feedline.plan.frozen import store_integers
 from feedline.plan.orders import EpochOrder, Indices
 
@@ -227,6 +228,11 @@ class ShareDeal(ABC):
         positions, _ = self._positions(rank, start, stop)
         bounds, chosen = every_nth(self.share.bounds(rank, start, stop), numbers.step)
         return self._order.indices(positions[chosen]), bounds
+
+    def draws(self, rank: int, numbers: range) -> Draws:
+        positions, _ = self._positions(rank, numbers[0], numbers[-1] + 1)
+        bounds = self.share.bounds(rank, numbers[0], numbers[-1] + 1)
+        return draws_at(self._order, positions[every_nth(bounds, numbers.step)[1]])
 
     def _positions(self, rank: int, start: int, stop: int) -> tuple[Indices, int]:
         """Return the positions of batches `[start, stop)`, and how many of them are real."""

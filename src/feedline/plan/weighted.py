@@ -24,6 +24,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from feedline.errors import InvalidValueError, as_float, check_integer
 from feedline.lazy import lazy
+from feedline.plan.draws import Draws
 from feedline.plan.frozen import described, digest_array, store
 from feedline.plan.orders import EpochOrder, Indices, SeededOrder
 from feedline.plan.permutation import Permutation
@@ -283,6 +284,9 @@ class _SortedEpoch:
     def indices(self, positions: Indices) -> Indices:
         chosen: Indices = self._sorted[positions]
         return chosen
+
+    def draws(self, positions: Indices) -> Draws:
+        return Draws.once(len(positions))
 
     def find(self, index: int) -> Indices:
         return np.flatnonzero(self._sorted == index)

@@ -8,6 +8,7 @@ import numpy as np
 
 from feedline.plan.chunk_lookup import ChunkLookup, ChunkSearch, lookups_of
 from feedline.plan.chunking import Slots
+from feedline.plan.draws import Draws
 from feedline.plan.interleave import edges_of
 from feedline.plan.orders import Indices
 from feedline.plan.permutation import (
@@ -84,6 +85,9 @@ class WindowEpoch:
         slots = self._slots.slots_of(places)
         rows = places - self._slots.starts(slots)
         return self._chunks.starts(self._permutation.forward(slots)) + rows
+
+    def draws(self, positions: Indices) -> Draws:
+        return Draws.once(len(positions))
 
     def indices_in(self, firsts: Indices, ends: Indices) -> Indices:
         """Return the indices at the positions `[first, end)` of each run; no run is empty."""

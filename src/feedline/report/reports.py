@@ -200,7 +200,10 @@ def _verdict_of_audit(result: AuditResult, *, is_planned: bool) -> Verdict:
     once, *counts = (sum(getattr(epoch, name) for epoch in result.epochs) for name in names)
     if result.ok:
         each = "as often as planned" if is_planned else "exactly once"
-        return Verdict(True, f"{several(once, 'sample')} came {each} in {_epochs(result)}.")
+        skipped = sum(epoch.num_skipped for epoch in result.epochs)
+        beside = f" {several(skipped, 'sample')} failed and were skipped." if skipped else ""
+        came = f"{several(once, 'sample')} came {each} in {_epochs(result)}."
+        return Verdict(True, came + beside)
     kinds = ("lost", "too often", "that are not in the data")
     faults = [f"{count:,} {what}" for count, what in zip(counts, kinds, strict=True) if count]
     parted = [run.parted_step for run in result.runs if run.parted_step is not None]

@@ -160,7 +160,7 @@ def audit_panel(result: AuditResult) -> Panel:
     found = [
         (epoch.epoch, what, index)
         for epoch in listed
-        for what in ("lost", "repeated", "unknown")
+        for what in ("lost", "repeated", "unknown", "skipped")
         for index in getattr(epoch, what)
     ]
     if found:

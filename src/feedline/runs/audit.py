@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -17,13 +19,13 @@ from feedline.errors import (
     check_integer,
 )
 from feedline.plan import PastSegment, Plan, Replay
-from feedline.runs.audit_result import AuditResult, EpochAudit, RunAudit
+from feedline.runs.audit_result import AuditResult, EpochAudit, RunAudit, SourceAudit
 from feedline.runs.audit_runs import Run, runs_of
 from feedline.runs.consumption_log import read_log_header
 from feedline.runs.log_records import Ids, LoggedBatch, is_log
 from feedline.runs.run_config import RunConfig
 from feedline.runs.run_config_data import SourceInfo, sources_from
-from feedline.runs.sample_counts import Counts, balance_of
+from feedline.runs.sample_counts import Balance, Counts, balance_of
 from feedline.words import several
 
 _MOST_LISTED = 20
@@ -198,13 +200,15 @@ def _audit_epoch(
 ) -> EpochAudit:
     num_samples = sum(source.num_samples for source in sources)
     outside = _Outside(num_samples)
+    skipped = outside.known(_skipped(runs, epoch))
     balance = balance_of(
-        (outside.known(batch) for batch in _batches(runs, epoch)),
+        # A sample that was skipped was due there, as one that was delivered.
+        chain((outside.real(batch) for batch in _batches(runs, epoch)), [skipped]),
         num_samples,
-        sum(run.num_logged(epoch) for run in runs),
+        sum(run.num_logged(epoch) for run in runs) + len(skipped),
         None if plan is None else _planned_counts(plan, runs, epoch),
     )
-    whole = balance.of_source(SourceInfo("", num_samples, 0))
+    whole = _of_source(balance, SourceInfo("", num_samples, 0), skipped)
     is_finished = is_followed or any(run.ends_of(epoch) for run in runs)
     dropped = 0
     if is_finished and plan is None:
@@ -219,14 +223,16 @@ def _audit_epoch(
         num_once=whole.num_once,
         num_to_come=0 if is_finished else whole.num_missing,
         num_dropped=dropped,
-        num_padded=outside.num_padded,
+        num_padded=max(0, outside.num_padded - len(skipped)),
         num_lost=whole.num_missing if is_lost else 0,
         lost=balance.missing(_MOST_LISTED) if is_lost else (),
         num_repeated=whole.num_repeated,
         repeated=balance.repeated(_MOST_LISTED),
         num_unknown=outside.num_unknown,
         unknown=tuple(outside.unknown),
-        sources=tuple(map(balance.of_source, sources)),
+        sources=tuple(_of_source(balance, source, skipped) for source in sources),
+        num_skipped=len(skipped),
+        skipped=tuple(np.sort(skipped)[:_MOST_LISTED].tolist()),
     )
 
 
@@ -234,6 +240,21 @@ def _batches(runs: Sequence[Run], epoch: int) -> Iterator[LoggedBatch]:
     for run in runs:
         for part in run.ranks.values():
             yield from part.batches(epoch, run.limit)
+
+
+def _of_source(balance: Balance, source: SourceInfo, skipped: Ids) -> SourceAudit:
+    """Return what became of the samples of a source; one that was skipped did not come."""
+    found = balance.of_source(source)
+    own = skipped[
+        (skipped >= source.first_index) & (skipped < source.first_index + source.num_samples)
+    ]
+    return replace(found, num_once=found.num_once - balance.num_right(np.unique(own)))
+
+
+def _skipped(runs: Sequence[Run], epoch: int) -> Ids:
+    parts = ((part, run.limit) for run in runs for part in run.ranks.values())
+    found = [ids for part, limit in parts for ids in part.skipped(epoch, limit)]
+    return np.concatenate([np.empty(0, np.int64), *found])
 
 
 class _Outside:
@@ -244,10 +265,14 @@ class _Outside:
         self.num_padded = self.num_unknown = 0
         self.unknown: list[int] = []
 
-    def known(self, batch: LoggedBatch) -> Ids:
+    def real(self, batch: LoggedBatch) -> Ids:
         """Return the real samples of a batch that are in the data."""
         ids = batch.real_ids
         self.num_padded += len(batch.ids) - len(ids)
+        return self.known(ids)
+
+    def known(self, ids: Ids) -> Ids:
+        """Return those of some samples that are in the data."""
         is_known = (ids >= 0) & (ids < self._num_samples)
         if not is_known.all():
             outside, ids = ids[~is_known], ids[is_known]

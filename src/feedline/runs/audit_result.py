@@ -36,7 +36,7 @@ class EpochAudit:
     """One epoch, over all ranks and runs.
 
     Of an epoch that has not ended, what is missing is `num_to_come`. After the end it was dropped,
-    as the tail policy says, or lost. `lost`, `repeated` and `unknown` list the first 20.
+    as the tail policy says, or lost. `lost`, `repeated`, `unknown` and `skipped` list the first 20.
 
     Args:
         epoch: The number of the epoch.
@@ -53,6 +53,9 @@ class EpochAudit:
         num_unknown: How many ids belong to no sample.
         unknown: The first of them.
         sources: The same for each source.
+        num_skipped: How many could not be decoded or transformed, so that another sample was
+            delivered in their place.
+        skipped: The first of them.
     """
 
     epoch: int
@@ -69,6 +72,8 @@ class EpochAudit:
     num_unknown: int
     unknown: tuple[int, ...]
     sources: tuple[SourceAudit, ...]
+    num_skipped: int = 0
+    skipped: tuple[int, ...] = ()
 
     @property
     def ok(self) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from feedline.errors import InvalidValueError, check_integer
 from feedline.feed.waits import PARTS, Wait
 from feedline.runs.consumption_log import LogHeader, iter_log, read_log_header
-from feedline.runs.log_records import LoggedBatch, LoggedEvent
+from feedline.runs.log_records import Ids, LoggedBatch, LoggedEvent
 
 # How far apart the places of a loader in two epochs are, as it numbers them without a clock.
 PLACES_PER_EPOCH = 2**40
@@ -34,6 +34,15 @@ _ROWS = np.dtype([*((name, "<i8") for name in _NAMES), *((name, "<f8") for name 
 _UNKNOWN = (math.nan,) * len(PARTS)
 
 Table = NDArray[np.void]
+
+
+class SkippedIds(NamedTuple):
+    """Samples that were skipped in one batch of one rank."""
+
+    epoch: int
+    step: int
+    batch: int
+    ids: Ids
 
 
 @dataclass
@@ -58,6 +67,7 @@ class RankPart:
     is_renumbered: bool = False
     ends: dict[int, int] = field(default_factory=dict)
     dropped: dict[int, int] = field(default_factory=dict)
+    skips: list[SkippedIds] = field(default_factory=list)
     spans: dict[int, list[list[int]]] = field(default_factory=dict)
     _last_epoch: int | None = None
     rows: bytearray = field(default_factory=bytearray)
@@ -104,6 +114,9 @@ class RankPart:
             self.ends[epoch] = self._number_in(event, "step")
             if "num_dropped" in fields:
                 self.dropped[epoch] = self._number_in(event, "num_dropped")
+        elif event.name == "skipped":
+            epoch, step, batch = (self._number_in(event, n) for n in ("epoch", "step", "batch"))
+            self.skips.append(SkippedIds(epoch, step, batch, self._ids_in(event)))
         elif event.name == "stop":
             self.has_stopped = True
 
@@ -116,6 +129,13 @@ class RankPart:
                         entry = entry._replace(step=int(self._place_of(epoch, entry.batch)))
                     if entry.step < limit:
                         yield entry
+
+    def skipped(self, epoch: int, limit: float = float("inf")) -> Iterator[Ids]:
+        """Yield the samples of an epoch that were skipped in steps below `limit`."""
+        for skip in self.skips:
+            step = int(self._place_of(epoch, skip.batch)) if self.is_renumbered else skip.step
+            if skip.epoch == epoch and step < limit:
+                yield skip.ids
 
     def renumber(self) -> None:
         """Number the steps by the positions of the loader, for a loader without a scheduler."""
@@ -139,6 +159,14 @@ class RankPart:
         is_first = epoch == self.place // PLACES_PER_EPOCH
         start = np.where(is_first, self.place, epoch * PLACES_PER_EPOCH)
         return start + batch * self.places_per_batch
+
+    def _ids_in(self, event: LoggedEvent) -> Ids:
+        ids = event.fields.get("ids")
+        if isinstance(ids, list) and all(type(one) is int and abs(one) < 2**63 for one in ids):
+            return np.array(ids, dtype=np.int64)
+        raise InvalidValueError(
+            f"{self.path}: in event {event.name!r}, ids={ids!r:.80} must be a list of integers"
+        )
 
     def _number_in(self, event: LoggedEvent, name: str) -> int:
         try:

@@ -24,6 +24,9 @@ class Balance(Protocol):
     def of_source(self, source: SourceInfo) -> SourceAudit:
         """Return what became of the samples of a source."""
 
+    def num_right(self, ids: Ids) -> int:
+        """Return how many of some distinct samples came as often as they should."""
+
     def missing(self, most: int) -> tuple[int, ...]:
         """Return the first samples that came too seldom."""
 
@@ -72,6 +75,9 @@ class _Dense:
             num_repeated=int(np.count_nonzero(balance > 0)),
         )
 
+    def num_right(self, ids: Ids) -> int:
+        return int(np.count_nonzero(self._balance[ids] == 0))
+
     def missing(self, most: int) -> tuple[int, ...]:
         return tuple(np.flatnonzero(self._balance < 0)[:most].tolist())
 
@@ -99,6 +105,9 @@ class _Sparse:
             num_missing=num_samples - len(counts),
             num_repeated=int(np.count_nonzero(counts > 1)),
         )
+
+    def num_right(self, ids: Ids) -> int:
+        return int(np.count_nonzero(np.isin(ids, self._ids[self._counts == 1])))
 
     def missing(self, most: int) -> tuple[int, ...]:
         # Before the sample at place p, `ids[p] - p` did not come.

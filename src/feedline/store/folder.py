@@ -6,7 +6,6 @@ import copy
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
@@ -27,20 +26,18 @@ from feedline.errors import (
 from feedline.lazy import lazy
 from feedline.store.arrow_chunk import column_names, group_sizes
 from feedline.store.arrow_columns import check_recorded_lists, columns_of_files
-from feedline.store.checksums import check_file, digest_parts, digest_texts
+from feedline.store.checksums import check_file, digest_texts
 from feedline.store.chunk import OpenChunk, OpenChunks, max_open_files
 from feedline.store.columns import MISSING, Arrays, Column, check_columns, make_out
+from feedline.store.file_digests import FileDigests
 from feedline.store.formats import is_grouped, open_chunk
 from feedline.store.lists import empty_arrays
 from feedline.store.manifest import MANIFEST_NAME, Manifest, read_manifest
-from feedline.store.paths import file_in, files_of, stamp_of, will_need
+from feedline.store.paths import file_in, files_of, will_need
 from feedline.store.plain_files import manifest_of_files
 from feedline.store.protocol import Store, check_rows
 from feedline.store.scattered import Rows
 from feedline.words import path_shown, several
-
-_NUM_DIGEST_THREADS = 8
-_MAX_PARTS = 256
 
 
 class FolderStore(Store):
@@ -132,7 +129,7 @@ class FolderStore(Store):
         self.folder = manifest.folder.absolute()
         self._path = manifest.folder
         self.manifest = manifest
-        self._stamps: list[int] = []
+        self._digests = FileDigests(len(manifest), self._path_of, self._name_of, self._described)
         self._selected = None if columns is None else _check_selection(columns)
         self._last_steps = (
             None if last_steps is None else check_integer("last_steps", last_steps, 1)
@@ -224,58 +221,23 @@ class FolderStore(Store):
         """A short string that changes when the data does; asking reads a little of every file."""
         return digest_texts(self.part_digests, size=16)
 
-    @lazy
+    @property
     def part_digests(self) -> list[str]:
         """A digest for each file, or for each group of files if there are very many."""
-        if len(self.manifest) <= _MAX_PARTS:
-            found = list(map(self._digest_part, range(len(self.manifest))))
-        else:
-            with ThreadPoolExecutor(_NUM_DIGEST_THREADS) as threads:
-                found = list(threads.map(self._digest_part, range(_MAX_PARTS)))
-        self._stamps = [stamp for _, stamps in found for stamp in stamps]
-        return [digest for digest, _ in found]
+        return self._digests.parts
 
-    def _digest_part(self, part: int) -> tuple[str, list[int]]:
-        """Return the digest of a part, and the stamp that each of its files had just before."""
-        digests, stamps = [], []
-        for number in self._files_in(part):
-            path = self._path_of(number)
-            stamps.append(stamp_of(path))
-            described = json.dumps(self.manifest.file(number).describe())
-            digests.append(digest_texts([described, digest_parts(path)]))
-        return (digests[0] if len(self.manifest) <= _MAX_PARTS else digest_texts(digests)), stamps
+    def describe_part(self, number: int) -> str:
+        """Return the file, or the first and the last one, of a part."""
+        return self._digests.describe(number)
 
     def _path_of(self, number: int) -> Path:
         return file_in(self.folder, self.manifest.file(number).path, may_be_folder=True)
 
-    def _check_unchanged(self, number: int, path: Path) -> None:
-        """Raise if a file was replaced since the data's digests were taken.
+    def _name_of(self, number: int) -> str:
+        return str(self.folder / self.manifest.file(number).path)
 
-        A file that was only touched or copied has the same content, which is compared then.
-        """
-        if not self._stamps or stamp_of(path) == self._stamps[number]:
-            return
-        num_files = len(self.manifest)
-        part = number if num_files <= _MAX_PARTS else _part_with(number, num_files)
-        digest, stamps = self._digest_part(part)
-        if digest != self.part_digests[part]:
-            raise DamagedDataError(
-                f"{path}: was replaced while it was in use; restore it, or open the store again "
-                "and start a new run"
-            )
-        files = self._files_in(part)
-        self._stamps[files.start : files.stop] = stamps
-
-    def describe_part(self, number: int) -> str:
-        """Return the file, or the first and the last one, of a part."""
-        files = self._files_in(number)
-        names = [str(self.folder / self.manifest.file(i).path) for i in (files[0], files[-1])]
-        return names[0] if len(files) == 1 else f"a file from {names[0]} to {names[1]}"
-
-    def _files_in(self, part: int) -> range:
-        num_files = len(self.manifest)
-        num_parts = min(num_files, _MAX_PARTS)
-        return range(num_files * part // num_parts, num_files * (part + 1) // num_parts)
+    def _described(self, number: int) -> str:
+        return json.dumps(self.manifest.file(number).describe())
 
     @lazy
     def _layout(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
@@ -359,7 +321,7 @@ class FolderStore(Store):
         number = int(self._layout[0][chunk])
         file = self.manifest.file(number)
         path = self._path_of(number)
-        self._check_unchanged(number, path)
+        self._digests.check_unchanged(number)
         if self._verify and number not in self._verified:
             check_file(path, file)
             self._verified.add(number)
@@ -385,11 +347,6 @@ def _check_selection(columns: Any) -> tuple[Any, ...]:
     if not names:
         raise InvalidValueError("columns=[] must name at least 1 column; omit it to read all")
     return names
-
-
-def _part_with(number: int, num_files: int) -> int:
-    """Return the part that a file is in; see `FolderStore._files_in`."""
-    return ((number + 1) * _MAX_PARTS - 1) // num_files
 
 
 def _check_count(path: Path, found: int, recorded: int) -> None:

@@ -13,15 +13,14 @@ from numpy.typing import NDArray
 
 from feedline.errors import DamagedDataError, InvalidValueError, check_integer, check_sequence
 from feedline.lazy import lazy
-from feedline.store.checksums import digest_parts, digest_texts
+from feedline.store.checksums import digest_texts
 from feedline.store.chunk import OpenChunk, OpenChunks, max_open_files
 from feedline.store.columns import Arrays, Column, check_columns, make_out
+from feedline.store.file_digests import FileDigests
 from feedline.store.paths import will_need
 from feedline.store.protocol import Store, check_rows
 from feedline.store.scattered import Rows
 from feedline.words import path_shown, several
-
-_MAX_PARTS = 256
 
 
 class Shards(ABC):
@@ -59,6 +58,11 @@ class Shards(ABC):
     def open(self, chunk: int, names: Sequence[str]) -> OpenChunk:
         """Open one chunk; columns that are not in `names` need not be decoded."""
 
+    def prefetch(self, chunk: int) -> None:
+        """Ask the kernel to read the files of a chunk; this does not wait."""
+        for path in self.files_of(chunk):
+            will_need(path)
+
     @property
     def compression(self) -> str | None:
         """The name of the compression of the chunks; None if they are read as they lie."""
@@ -94,6 +98,9 @@ class ShardStore(Store):
         self._cache_bytes = check_integer("cache_bytes", cache_bytes, 0)
         self._selected = None if columns is None else self._check_selection(columns)
         self._open_chunks = self._fresh_chunks()
+        self._digests = FileDigests(
+            len(shards.files), self._path_of, self._name_of, self._described
+        )
         if not len(self.chunk_sizes) or not self.num_samples:
             raise DamagedDataError(f"{shards.path}: has 0 samples and must have at least 1")
 
@@ -151,23 +158,27 @@ class ShardStore(Store):
         """A short string that changes when the data does; asking reads a little of every file."""
         return digest_texts(self.part_digests, size=16)
 
-    @lazy
+    @property
     def part_digests(self) -> list[str]:
         """A digest for each file, or for each group of files if there are very many."""
-        return [
-            digest_texts(f"{path.name} {digest_parts(path)}" for path in self._files_in(part))
-            for part in range(min(len(self.shards.files), _MAX_PARTS))
-        ]
+        return self._digests.parts
 
     def describe_part(self, number: int) -> str:
         """Return the file, or the first and the last one, of a part."""
-        files = self._files_in(number)
-        return str(files[0]) if len(files) == 1 else f"a file from {files[0]} to {files[-1]}"
+        return self._digests.describe(number)
 
-    def _files_in(self, part: int) -> Sequence[Path]:
-        files = self.shards.files
-        num_parts = min(len(files), _MAX_PARTS)
-        return files[len(files) * part // num_parts : len(files) * (part + 1) // num_parts]
+    def _path_of(self, number: int) -> Path:
+        return self.shards.files[number]
+
+    def _name_of(self, number: int) -> str:
+        return str(self.shards.files[number])
+
+    def _described(self, number: int) -> str:
+        return self.shards.files[number].name
+
+    @lazy
+    def _number_of(self) -> dict[Path, int]:
+        return {path: number for number, path in enumerate(self.shards.files)}
 
     def read(self, chunk: int, rows: Any, out: Arrays | None = None) -> Arrays:
         """Return rows of one chunk, column by column; written to `out` if given."""
@@ -186,14 +197,15 @@ class ShardStore(Store):
 
     def prefetch(self, chunk: int) -> None:
         """Ask the kernel to read a chunk's files; this does not wait."""
-        for path in self.shards.files_of(chunk):
-            will_need(path)
+        self.shards.prefetch(chunk)
 
     def close(self) -> None:
         """Close open files; a later read opens them again."""
         self._open_chunks.clear()
 
     def _open(self, chunk: int) -> OpenChunk:
+        for path in self.shards.files_of(chunk):
+            self._digests.check_unchanged(self._number_of[path])
         opened = self.shards.open(chunk, list(self.columns))
         found, expected = opened.num_samples, int(self.chunk_sizes[chunk])
         if found != expected:

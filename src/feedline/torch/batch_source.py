@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from feedline.errors import InvalidValueError, check_choice, check_integer
 from feedline.feed import Batching, DataPlan, RankOptions, Reading
+from feedline.feed.preparation import SampleTransform, preparation_for
 from feedline.feed.store_plans import TAILS, plan_for_store, plan_given
 from feedline.plan import Order, Plan, SamplePlan, Sequential, Shuffled
 from feedline.store import Store, is_store
+from feedline.torch.delivering import InTurn, OnColumns
 from feedline.torch.device.feeder import DEVICE_BUDGET, Feeder
 from feedline.torch.feed_dataset import FeedDataset
+from feedline.torch.lists import formed
 from feedline.torch.loader_arguments import (
     as_is,
     check_dataset,
@@ -55,6 +58,9 @@ class StoreOptions:
 
     window: int | str | None
     transform: Callable[[Any], Any] | None
+    sample_transform: SampleTransform | None
+    decode: Mapping[str, Any] | None
+    on_error: str | None
     lists: str | None
     num_threads: int | str | None
     memory_budget: int | None
@@ -67,22 +73,26 @@ class StoreOptions:
         num_threads = "auto" if self.num_threads is None else self.num_threads
         return Reading(num_threads=num_threads, memory_budget=self.memory_budget)
 
-    def feeder(self, reading: Reading, num_workers: int) -> Feeder | None:
-        """Return the way to the device; None if batches come from workers, or stay here."""
-        if self.device_budget is not None and (self.device is None or num_workers):
+    def feeder(self, dataset: FeedDataset[Any], num_workers: int) -> Feeder | None:
+        """Return the way to the device; None if batches are moved one by one, or stay here."""
+        is_prepared = dataset.preparation is not None
+        if self.device_budget is not None and (self.device is None or num_workers or is_prepared):
             reason = "num_workers=0" if num_workers else "a device"
+            if is_prepared:
+                reason = "whole slabs, and with decode or sample_transform batches come one by one"
             raise InvalidValueError(f"device_budget={self.device_budget!r:.80} needs {reason}")
-        if self.device is None or num_workers:
+        if self.device is None or num_workers or is_prepared:
             return None
         budget = DEVICE_BUDGET if self.device_budget is None else self.device_budget
-        return Feeder(self.device, reading, budget)
+        return Feeder(self.device, dataset.reading, budget)
 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchSource:
     """The arguments of torch's loader, and the sampler that counts.
 
-    `torch_sampler` and `torch_batch_sampler` are passed to torch's two arguments.
+    `torch_sampler` and `torch_batch_sampler` are passed to torch's two arguments. `on_device`
+    changes a batch that was moved to the device; lists are formed after the move if `forms_later`.
     """
 
     dataset: Any
@@ -94,6 +104,8 @@ class BatchSource:
     torch_batch_sampler: Any = None
     drop_last: bool = False
     feeder: Feeder | None = None
+    on_device: Callable[[Any], Any] | None = None
+    forms_later: bool = False
 
 
 def batch_source(
@@ -107,12 +119,9 @@ def batch_source(
         is_plan or (samples.sampler is None and samples.batch_sampler is None)
     )
     if is_read:
-        feeder = store.feeder(store.reading, num_workers)
-        source = _of_feed(_feed_dataset(dataset, samples, store), samples, store.transform)
-        return replace(source, feeder=feeder)
+        return _of_feed(_feed_dataset(dataset, samples, store), samples, store, num_workers)
     needs_store = {name: value for name, value in vars(store).items() if name != "device"}
     if isinstance(dataset, FeedDataset):
-        feeder = store.feeder(dataset.reading, num_workers)
         needs_store.pop("device_budget")
     check_left_out(needs_store, "it needs a store, and no sampler")
     if isinstance(dataset, FeedDataset):
@@ -120,7 +129,7 @@ def batch_source(
             *(samples.sampler, samples.batch_sampler, samples.batch_size, samples.shuffle),
             samples.given,
         )
-        return replace(_of_feed(dataset, samples, None), feeder=feeder)
+        return _of_feed(dataset, samples, store, num_workers)
     if is_plan:
         return _of_plan(dataset, samples)
     if samples.sampler is None and samples.batch_sampler is None:
@@ -145,7 +154,7 @@ def _feed_dataset(
         tail=samples.tail,
         drop_last=samples.drop_last,
     )
-    return FeedDataset(
+    dataset: FeedDataset[dict[str, Any]] = FeedDataset(
         store,
         DataPlan(plan=plan, store=store),
         batch_size=check_integer("batch_size", samples.batch_size, 1),
@@ -153,24 +162,43 @@ def _feed_dataset(
         lists=options.lists or "list",
         **samples.ranks,
     )
+    dataset.preparation = preparation_for(
+        store,
+        plan,
+        decode=options.decode,
+        sample_transform=options.sample_transform,
+        on_error="raise" if options.on_error is None else options.on_error,
+        seed=samples.seed,
+    )
+    return dataset
 
 
 def _of_feed(
-    dataset: FeedDataset[Any], samples: SampleOptions, transform: Callable[[Any], Any] | None
+    dataset: FeedDataset[Any], samples: SampleOptions, store: StoreOptions, num_workers: int
 ) -> BatchSource:
     """Batches that a dataset makes itself; torch only carries them."""
+    transform = store.transform
     if transform is not None and samples.collate_fn is not None:
         raise InvalidValueError("collate_fn and transform do the same for a store; use one of them")
     changes = transform or samples.collate_fn
     if changes is not None:
         # What a worker changes travels by torch's own ways, which must not reuse a batch's memory.
         dataset.lends_memory = False
-    return BatchSource(
+    source = BatchSource(
         dataset=dataset,
         sampler=dataset.batches,
         batching=Batching(),
         collate_fn=changes or as_is,
+        feeder=store.feeder(dataset, num_workers),
     )
+    if dataset.preparation is None:
+        return source
+    if store.device is None or num_workers:
+        return replace(source, collate_fn=as_is if changes is None else OnColumns(changes))
+    # The change gets a batch that is on the device, with lists as the user asked.
+    form = partial(formed, form=dataset.lists)
+    on_device = None if changes is None else OnColumns(InTurn(form, changes))
+    return replace(source, collate_fn=as_is, on_device=on_device, forms_later=True)
 
 
 def _of_plan(dataset: Any, samples: SampleOptions) -> BatchSource:

@@ -26,6 +26,8 @@ from feedline.feed import (
 from feedline.feed.delegation import asked_of
 from feedline.feed.gathering import arrays_in, bytes_for
 from feedline.feed.passes import SINGLE
+from feedline.feed.preparation import Preparation, Prepared
+from feedline.feed.prepared import PickedBatches, PreparedBatches
 from feedline.feed.reading import DEFAULT_BUDGET
 from feedline.feed.shown import loader_shown
 from feedline.feed.waits import TimedReads
@@ -36,7 +38,13 @@ from feedline.store.columns import Arrays
 from feedline.store.protocol import check_store
 from feedline.torch.device.feeder import Feeder
 from feedline.torch.device.slabs import Arrival
-from feedline.torch.lists import FORMS, column_as_tensor, cut_column, formed
+from feedline.torch.lists import (
+    FORMS,
+    column_as_tensor,
+    cut_column,
+    formed,
+    prepared_as_tensors,
+)
 from feedline.torch.regions import Regions, SharedColumns, can_share
 from feedline.torch.sampler import BatchPlanSampler
 from feedline.torch.shared_pass import SharedPass
@@ -118,6 +126,8 @@ class FeedDataset(IterableDataset[Item]):
         self._announced: tuple[Pass | None, Feeder | None] = (None, None)
         self._num_worker_passes = 0
         self._regions: Regions | None = None
+        #: What becomes of each sample; a loader sets it, and its batches are then `Prepared`.
+        self.preparation: Preparation | None = None
         #: Whether workers deliver memory that they reuse; not if batches are changed there.
         self.lends_memory = True
 
@@ -174,6 +184,8 @@ class FeedDataset(IterableDataset[Item]):
         worker = get_worker_info()
         if worker is None:
             (announced, feeder), self._announced = self._announced, (None, None)
+            if self.preparation is not None:
+                return self._prepared_here(self.preparation, announced)
             return self._in_process(announced, feeder)
         self._num_worker_passes += 1
         # The same in all workers of a pass: torch draws a seed for each loader's iterator, and
@@ -183,10 +195,15 @@ class FeedDataset(IterableDataset[Item]):
             *(self.batches.plan, self.batches.num_replicas, self.batch_size),
             *(pass_number, worker.id),
         )
+        numbers = range(segment.num_done + worker.id, segment.num_batches, worker.num_workers)
+        if self.preparation is not None:
+            batches = PickedBatches(
+                self.preparation, self._chunking, segment, self.batches.rank, numbers
+            )
+            return map(self._with_tensors, batches)
         if self._regions is None and self.lends_memory and not self.has_lists and can_share():
             # Kept for as long as the worker lives: batches wait in its queue when a pass ends.
             self._regions = Regions()
-        numbers = range(segment.num_done + worker.id, segment.num_batches, worker.num_workers)
         return self._in_worker(segment, numbers)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -194,14 +211,7 @@ class FeedDataset(IterableDataset[Item]):
 
     def _in_process(self, announced: Pass | None, feeder: Feeder | None) -> Iterator[Item]:
         """Yield the batches of a pass; one that no loader has begun counts them itself."""
-        running = announced
-        if running is None:
-            if self._shared.was_taken:
-                # Workers have used the state that was loaded.
-                self.batches.position.restart()
-            running = self.batches.position.begin(moves_on=False)
-        # Workers that are started later begin where this pass did not: at the epoch's start.
-        self._shared.go_to_epoch(running.segment.epoch)
+        running = self._begun(announced)
         slabs = self._slabs(running, feeder)
         try:
             for slab in self._timed(slabs, running, feeder):
@@ -221,6 +231,35 @@ class FeedDataset(IterableDataset[Item]):
                 del slab, tensors, arrived
         finally:
             slabs.close()
+
+    def _begun(self, announced: Pass | None) -> Pass:
+        """Return the pass that a loader has begun, or begin one."""
+        running = announced
+        if running is None:
+            if self._shared.was_taken:
+                # Workers have used the state that was loaded.
+                self.batches.position.restart()
+            running = self.batches.position.begin(moves_on=False)
+        # Workers that are started later begin where this pass did not: at the epoch's start.
+        self._shared.go_to_epoch(running.segment.epoch)
+        return running
+
+    def _prepared_here(self, preparation: Preparation, announced: Pass | None) -> Iterator[Any]:
+        """Return the prepared batches of a pass; after an error, the next one follows."""
+        running = self._begun(announced)
+        batches = PreparedBatches(preparation, self._chunking, running, self.reading)
+        made = map(self._with_tensors, batches)
+        return made if announced is not None else map(partial(_delivered, running), made)
+
+    def _with_tensors(self, batch: Prepared) -> Any:
+        assert self.preparation is not None
+        columns = self.store.columns
+        tensors = prepared_as_tensors(
+            batch.columns, {name: columns[name] for name in self.preparation.untouched}
+        )
+        if self.forms_lists:
+            tensors = formed(tensors, self.lists)
+        return batch._replace(columns=tensors)
 
     def _slabs(self, running: Pass, feeder: Feeder | None) -> Any:
         """Return the slabs of a pass, on a device if batches go to one."""
@@ -299,6 +338,11 @@ class FeedDataset(IterableDataset[Item]):
                 batches = [formed(batch, self.lists) for batch in batches]
             dicts.append(batches)
         return zip(*dicts, strict=True)
+
+
+def _delivered(running: Pass, batch: Prepared) -> Prepared:
+    running.deliver(1, batch.skips)
+    return batch
 
 
 def _do_nothing() -> None:

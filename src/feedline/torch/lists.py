@@ -88,6 +88,27 @@ def column_as_tensor(array: Any, column: Column) -> Any:
     return TensorLists(as_tensor(array.values, column.type_name), array.offsets)
 
 
+def prepared_as_tensors(value: Any, columns: Mapping[str, Column]) -> Any:
+    """Return a batch of prepared samples as tensors; `columns` are those that were not touched."""
+    if isinstance(value, Mapping):
+        return {
+            name: column_as_tensor(part, columns[name])
+            if name in columns
+            else prepared_as_tensors(part, {})
+            for name, part in value.items()
+        }
+    if isinstance(value, np.ndarray):
+        array = np.ascontiguousarray(value).reshape(value.shape)
+        return as_tensor(array if array.flags.writeable else array.copy(), array.dtype.name)
+    if isinstance(value, Lists):
+        return TensorLists(as_tensor(value.values, value.values.dtype.name), value.offsets)
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(prepared_as_tensors(part, {}) for part in value))
+    if isinstance(value, list | tuple):
+        return type(value)(prepared_as_tensors(part, {}) for part in value)
+    return value
+
+
 def cut_column(values: Any, sizes: list[int]) -> Sequence[Any]:
     """Return the values of each batch."""
     if isinstance(values, torch.Tensor):

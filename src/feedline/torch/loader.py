@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -15,16 +13,20 @@ from torch.utils.data import Sampler
 
 from feedline.errors import check_callable, check_flag, check_integer
 from feedline.feed import Pass, Peers, PlannedLoader, RankOptions, Recorder
+from feedline.feed.decoders import Decoder
+from feedline.feed.preparation import SampleTransform
+from feedline.feed.skips import SkipCount
 from feedline.feed.waits import TimedReads
 from feedline.plan import Order, Plan
 from feedline.torch.batch_source import SampleOptions, StoreOptions, batch_source
+from feedline.torch.delivering import Asked, Delivering
 from feedline.torch.device.link import Link
 from feedline.torch.device.moving import MovedAhead
 from feedline.torch.feed_dataset import FeedDataset
 from feedline.torch.lists import formed
 from feedline.torch.loader_arguments import as_is, check_exact
 from feedline.torch.shield import Shielded, born_shielded
-from feedline.torch.worker_errors import raise_if_killed, worker_errors
+from feedline.torch.worker_errors import worker_errors
 from feedline.words import several
 
 Item = TypeVar("Item", covariant=True)
@@ -74,11 +76,23 @@ class DataLoader(PlannedLoader, TorchDataLoader[Item]):  # type: ignore[misc]
             that few chunks are read at a time; by default the whole dataset is shuffled.
         transform: For a store: a function that is called with each batch, in the workers if there
             are any, and returns the batch to deliver.
+        sample_transform: For a store: a function that is called with each sample, a dict of numpy
+            arrays, bytes and texts, and with a random generator of numpy's, and returns the sample
+            to deliver; see `docs/transforms.md`. The generator depends on the seed, the epoch, the
+            sample and the draw alone. It runs in the workers, or else in threads, in several at the
+            same time.
+        decode: For a store: how columns of bytes are decoded, before `sample_transform`: `"jpeg"`,
+            `"png"`, `"image"` (either, as RGB), `"wav"`, `"npy"`, or a function, by the name of
+            the column.
+        on_error: What to do with a sample that cannot be decoded or transformed: `"raise"` (the
+            default), or `"skip"`. Then another sample of the batch stands in its place, with
+            `is_real` False, and `num_skipped` counts it.
         lists: For a store: what columns of lists are delivered as. `"list"` (the default) is a
             tensor for each sample; `"padded"` is one tensor with zeros at the end, and a bool
             tensor `"<column>/mask"` that is True where values are; `"nested"` is torch's nested
             tensor. Texts come as `list[str]`, bytes as `list[bytes]`, on any device.
-        seed: The seed of the shuffle, if there is no sampler; by default 0.
+        seed: The seed of the shuffle and of `sample_transform`, if there is no sampler; by default
+            0. A plan has its own.
         tail: Without a sampler, what to do with the last samples, if they do not divide evenly over
             the ranks. For a store or with a plan, `"even"` (the default) divides them evenly, each
             once, and repeats some only if there are fewer than ranks; `"pad"` fills the batch by
@@ -138,6 +152,9 @@ class DataLoader(PlannedLoader, TorchDataLoader[Item]):  # type: ignore[misc]
         in_order: bool = True,
         window: int | str | None = None,
         transform: Callable[[dict[str, Any]], Any] | None = None,
+        sample_transform: SampleTransform | None = None,
+        decode: Mapping[str, str | Decoder] | None = None,
+        on_error: str = "raise",
         lists: str | None = None,
         seed: int | str | None = None,
         tail: str | None = None,
@@ -181,6 +198,9 @@ class DataLoader(PlannedLoader, TorchDataLoader[Item]):  # type: ignore[misc]
             StoreOptions(
                 window=window,
                 transform=transform,
+                sample_transform=sample_transform,
+                decode=decode,
+                on_error=None if on_error == "raise" else on_error,
                 lists=lists,
                 num_threads=num_threads,
                 memory_budget=memory_budget,
@@ -208,14 +228,18 @@ class DataLoader(PlannedLoader, TorchDataLoader[Item]):  # type: ignore[misc]
         )
         if isinstance(source.dataset, FeedDataset):
             # A worker sends all lists of a column as one tensor, unless a function there has them.
-            source.dataset.forms_lists = not num_workers or source.collate_fn is not as_is
+            source.dataset.forms_lists = not source.forms_later and (
+                not num_workers or source.collate_fn is not as_is
+            )
         self._sampler = source.sampler
         # The ways to the device: one for a store's batches, one for those that others make.
         self._feeder = source.feeder
+        self._on_device = source.on_device
+        self._skips = SkipCount()
         self._link = None if device is None or source.feeder is not None else Link(device)
         self.with_mask = check_flag("with_mask", with_mask)
         #: What torch has asked for in the pass that has begun.
-        self.asked_for = _Asked()
+        self.asked_for = Asked()
         PlannedLoader.__init__(self, source.sampler.position, source.batching, log)
 
     @property
@@ -228,6 +252,11 @@ class DataLoader(PlannedLoader, TorchDataLoader[Item]):  # type: ignore[misc]
         # torch sets it when it is made; what counts is the position's.
         pass
 
+    @property
+    def num_skipped(self) -> int:
+        """The number of samples that were skipped in the batches that this loader delivered."""
+        return self._skips.num_skipped
+
     def _data_shown(self) -> str:
         held = self.dataset.store if isinstance(self.dataset, FeedDataset) else self.dataset
         workers = f" with {several(self.num_workers, 'worker')}" if self.num_workers else ""
@@ -237,7 +266,7 @@ class DataLoader(PlannedLoader, TorchDataLoader[Item]):  # type: ignore[misc]
         self._sampler.load_state_dict(state)
 
     def _batches(self, running: Pass) -> Iterator[Any]:
-        self.asked_for = asked = _Asked()
+        self.asked_for = asked = Asked()
         if isinstance(self.dataset, FeedDataset):
             self.dataset.announce(running, self.num_workers, self._feeder)
         elif self._auto_collation:
@@ -245,9 +274,11 @@ class DataLoader(PlannedLoader, TorchDataLoader[Item]):  # type: ignore[misc]
         else:
             asked.batches = self._sampler.entries(running)
         form: Callable[[Any], Any] | None = None
-        if isinstance(self.dataset, FeedDataset) and not self.dataset.forms_lists:
+        is_formed = self._on_device is not None
+        if isinstance(self.dataset, FeedDataset) and not (self.dataset.forms_lists or is_formed):
             form = partial(formed, form=self.dataset.lists)
-        return _Delivering(self._made(), running, asked, self.with_mask, self._device, form)
+        made = self._made()
+        return Delivering(made, running, asked, self.with_mask, self._device, form, self._skips)
 
     def _made(self) -> Iterator[Any]:
         """Return the batches of the pass that has begun, before they are delivered."""
@@ -261,7 +292,8 @@ class DataLoader(PlannedLoader, TorchDataLoader[Item]):  # type: ignore[misc]
             batches = TimedReads(batches, self.waits)
         if self._link is None:
             return batches
-        return MovedAhead(batches, self._link, ahead=1, waits=self.waits)
+        moved = MovedAhead(batches, self._link, ahead=1, waits=self.waits)
+        return moved if self._on_device is None else map(self._on_device, moved)
 
     @property
     def _device(self) -> torch.device | None:
@@ -279,7 +311,7 @@ class DataLoader(PlannedLoader, TorchDataLoader[Item]):  # type: ignore[misc]
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy resumes at the same position, with its own workers and batches.
-        return {**self.__dict__, "asked_for": _Asked(), "_iterator": None}
+        return {**self.__dict__, "asked_for": Asked(), "_iterator": None}
 
     def close(self) -> None:
         """End persistent workers, close the log, and give back pinned memory."""
@@ -301,63 +333,3 @@ class _Indices:
 
     def __len__(self) -> int:
         return len(self._loader)
-
-
-class _Asked:
-    """The indices that torch takes from a pass, kept until their batch has arrived."""
-
-    def __init__(self) -> None:
-        self.batches: Iterator[Any] = iter(())
-        self.waiting: deque[Any] = deque()
-        #: What was asked for to get the latest batch; None of a dataset that is not asked.
-        self.latest: Any = None
-
-    def __iter__(self) -> Iterator[Any]:
-        # A generator, because torch makes an iterator twice at times and uses the second one.
-        for indices in self.batches:
-            self.waiting.append(indices)
-            yield indices
-
-    def take(self) -> None:
-        """Record that a batch has arrived, or has failed."""
-        self.latest = self.waiting.popleft() if self.waiting else None
-
-
-@dataclass(eq=False)
-class _Delivering(Iterator[Any]):
-    """An iterator of torch's loader that records in its pass what it delivers."""
-
-    batches: Iterator[Any]
-    running: Pass
-    asked: _Asked
-    with_mask: bool
-    device: torch.device | None
-    form: Callable[[Any], Any] | None
-    num_failed: int = 0
-
-    def __next__(self) -> Any:
-        try:
-            batch = next(self.batches)
-        except StopIteration:
-            raise
-        except Exception as error:
-            # The loop may continue after an error; then the batch that failed is skipped.
-            self.num_failed += 1
-            self.asked.take()
-            raise_if_killed(self.batches, error)
-            raise
-        self.running.deliver(1 + self.num_failed)
-        self.num_failed = 0
-        self.asked.take()
-        if self.form is not None:
-            batch = self.form(batch)
-        return (batch, self._mask()) if self.with_mask else batch
-
-    def _mask(self) -> torch.Tensor:
-        block = self.running.planned(self.running.num_delivered - 1)
-        if block.is_real is None:
-            return torch.ones(len(block.indices), dtype=torch.bool, device=self.device)
-        return torch.from_numpy(block.is_real).to(self.device)
-
-    def __len__(self) -> int:
-        return self.running.num_batches

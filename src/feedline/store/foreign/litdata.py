@@ -74,7 +74,7 @@ def open_shards(path: Path) -> Shards:
         raise DamagedDataError(f"{path / INDEX}: lists 0 samples and must list at least 1")
     shards: Shards
     if has_table(first):
-        shards = RowShards(path, files, sizes, path / INDEX)
+        shards = RowShards(path, files, sizes, path / INDEX, config.get("ipc_compression"))
     else:
         num_bytes = [chunk.count_at("chunk_bytes") for chunk in chunks]
         shards = LitdataShards(path, files, sizes, num_bytes, config)
@@ -105,6 +105,11 @@ class LitdataShards(RecordShards):
         self._level = _level_of(config)
         self._num_bytes = tuple(num_bytes)
         super().__init__(path, files, sizes, _fields(config, self._is_tokens), config.path)
+
+    @property
+    def compression(self) -> str | None:
+        """The name of the compression of chunks; None if they are read as they lie."""
+        return None if self._level is None else "zstd"
 
     def records(self, chunk: int) -> Records:
         """Return the bytes of a chunk: mapped, or inflated into memory."""

@@ -30,6 +30,7 @@ _MAGIC = b"LDARW01\0"
 _TAIL_BYTES = len(_MAGIC) + 4
 _MOST_LEVELS = 32
 _NUMBERS = ("int64", "float64", "bool")
+_FORMS = (*_NUMBERS, "text", "bytes", "json", "null", "list:int64", "list:float64", "list:null")
 # What a chunk has of a column: its form, whether values are missing, and the bytes of all.
 _About = tuple[str, bool, int]
 
@@ -51,12 +52,19 @@ class RowShards(Shards):
         files: The file of each chunk.
         sizes: The number of samples in each chunk.
         index: The file that lists the chunks.
+        compression: The name of the compression of tables, if the index has it.
     """
 
     def __init__(
-        self, path: Path, files: Sequence[Path], sizes: Sequence[int], index: Path
+        self,
+        path: Path,
+        files: Sequence[Path],
+        sizes: Sequence[int],
+        index: Path,
+        compression: object = None,
     ) -> None:
         super().__init__(path)
+        self._compression = compression if isinstance(compression, str) else None
         self._files, self._index = tuple(files), index
         self._sizes = np.array(sizes, np.int64)
 
@@ -64,6 +72,11 @@ class RowShards(Shards):
     def chunk_sizes(self) -> NDArray[np.int64]:
         """The number of samples in each chunk."""
         return self._sizes
+
+    @property
+    def compression(self) -> str | None:
+        """The name of the compression of tables; None if they are read as they lie."""
+        return self._compression
 
     @property
     def files(self) -> Sequence[Path]:
@@ -85,6 +98,8 @@ class RowShards(Shards):
             if form in _NUMBERS:
                 columns[name] = Column(name, form)
             elif kind == "list":
+                # Of lists that are all empty, the type is not known.
+                type_name = "int64" if type_name == "null" else type_name
                 columns[name] = Column(name, type_name, kind="list", mean_bytes=mean)
             else:
                 lists = "bytes" if form == "bytes" else "text"
@@ -95,8 +110,7 @@ class RowShards(Shards):
 
     @lazy
     def _forms(self) -> dict[str, _About]:
-        found = kept_survey("rows of litdata", self.files, self._survey)
-        return {name: (str(form), bool(has), int(size)) for name, (form, has, size) in found}
+        return kept_survey("rows of litdata", self.files, self._survey, _checked)
 
     def _survey(self) -> list[Any]:
         """Return what all chunks have of each column."""
@@ -106,6 +120,11 @@ class RowShards(Shards):
             with _table_of(path) as (table, _):
                 about: dict[str, _About] = {}
                 for name, array in _leaves(path, table):
+                    if name in about:
+                        raise InvalidValueError(
+                            f"{path}: has column {name!r:.80} twice, in a dict and by a key with a "
+                            "slash; write it again with another name"
+                        )
                     form = _form_of(array)
                     if form == "json":
                         _check_json(f"{path}: column {name!r:.80}", array.type)
@@ -140,6 +159,15 @@ class RowShards(Shards):
                     arrays[name + MISSING] = is_missing
         num_bytes_held += sum(array.nbytes for array in arrays.values() if _is_own(array))
         return OpenChunk(path, arrays, num_bytes_held=num_bytes_held)
+
+
+def _checked(found: Any) -> dict[str, _About]:
+    """Return what a survey found, or raise `ValueError` if that is not what surveys find."""
+    forms = {name: (str(form), bool(has), int(size)) for name, (form, has, size) in found}
+    for name, (form, _, _) in forms.items():
+        if not isinstance(name, str) or form not in _FORMS:
+            raise ValueError(f"{form!r} is not a form of a column")
+    return forms
 
 
 def _is_own(array: Any) -> bool:

@@ -86,6 +86,11 @@ class MdsShards(RecordShards):
         sizes = [shard.count_at("samples") for shard in listed]
         super().__init__(path, files, sizes, fields, path / INDEX)
 
+    @property
+    def compression(self) -> str | None:
+        """The name of the compression of shards; None if all are read as they lie."""
+        return next((stored.codec for stored in self._stored if stored.codec), None)
+
     def verified(self) -> MdsShards:
         """Return the same, which compares each shard with its hash when it is first read."""
         missing = next((stored.path for stored in self._stored if not stored.hashes), None)

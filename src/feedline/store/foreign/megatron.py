@@ -97,8 +97,11 @@ class Indexed(Shards):
         return (self._index, self._tokens)
 
     def files_of(self, chunk: int) -> Sequence[Path]:
-        """Return the two files; the kernel reads ahead in them."""
-        return ()
+        """Return the two files."""
+        return self.files
+
+    def prefetch(self, chunk: int) -> None:
+        """Do nothing: the kernel reads ahead in the one file, which may be very large."""
 
     def open(self, chunk: int, names: Sequence[str]) -> OpenChunk:
         """Open a run of sequences, mapped."""

@@ -89,15 +89,23 @@ class RecordShards(Shards):
         records = self.records(first)
         spans = self.spans(records)
         means = [-(-int(span.lengths.sum()) // len(span.lengths)) for span in spans]
-        found: list[Any] = [None] * len(self.fields)
         surveyed = [n for n, field in enumerate(self.fields) if field.is_surveyed]
-        if surveyed:
-            what = repr([(n, self.fields[n]) for n in surveyed])
-            known = kept_survey(what, self.files, lambda: self._survey(surveyed))
-            for number, result in zip(surveyed, known, strict=True):
-                found[number] = result
-        every = zip(self.fields, found, means, strict=True)
-        columns = [field.columns(result, mean) for field, result, mean in every]
+        if not surveyed:
+            return self._decided({}, means)
+        what = repr([(n, self.fields[n]) for n in surveyed])
+        return kept_survey(
+            what,
+            self.files,
+            lambda: self._survey(surveyed),
+            lambda found: self._decided(dict(zip(surveyed, found, strict=True)), means),
+        )
+
+    def _decided(self, found: Mapping[int, Any], means: Sequence[int]) -> list[list[Column]]:
+        """Return the columns of each field, by what was found in some of them."""
+        columns = [
+            field.columns(found.get(number), mean)
+            for number, (field, mean) in enumerate(zip(self.fields, means, strict=True))
+        ]
         names = [column.name for part in columns for column in part]
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)

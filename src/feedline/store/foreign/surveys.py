@@ -8,16 +8,20 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from feedline.store.writing import open_whole
+
+Found = TypeVar("Found")
 
 # Less than this is looked through again.
 _LEAST_BYTES = 2**26
 
 
-def kept_survey(what: str, files: Sequence[Path], find: Callable[[], Any]) -> Any:
-    """Return what `find` found in some files, now or at an earlier time.
+def kept_survey(
+    what: str, files: Sequence[Path], find: Callable[[], Any], use: Callable[[Any], Found]
+) -> Found:
+    """Return what `use` makes of what `find` found in some files, now or at an earlier time.
 
     It is kept as JSON in the folder `$FEEDLINE_CACHE`, by default `~/.cache/feedline`, under the
     names, sizes and times of the files. Of small data nothing is kept.
@@ -26,25 +30,26 @@ def kept_survey(what: str, files: Sequence[Path], find: Callable[[], Any]) -> An
         what: What is looked for: another description is another survey.
         files: The files.
         find: Looks through them; returns JSON values.
+        use: Takes these; raises `ValueError`, `TypeError` or `LookupError` if they do not fit.
     """
     found = [(str(path.resolve()), path.stat()) for path in files]
     if sum(status.st_size for _, status in found) < _LEAST_BYTES:
-        return find()
+        return use(find())
     digest = hashlib.blake2b(what.encode(), digest_size=16, person=b"feedline.survey1")
     for name, status in found:
         digest.update(f"\\0{name}\\0{status.st_size}\\0{status.st_mtime_ns}".encode())
     path = _folder() / f"survey-{digest.hexdigest()}.json"
-    with suppress(OSError, ValueError):
-        return json.loads(path.read_bytes())["found"]
+    with suppress(OSError, ValueError, TypeError, LookupError, RecursionError):
+        return use(json.loads(path.read_bytes())["found"])
     result = find()
     # Where nothing can be written, the next time takes as long as this one.
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         with open_whole(path) as file:
             file.write(json.dumps({"found": result}).encode())
-    return result
+    return use(result)
 
 
 def _folder() -> Path:
     given = os.environ.get("FEEDLINE_CACHE")
-    return Path(given) if given else Path.home() / ".cache" / "feedline"
+    return Path(given) if given else Path(os.path.expanduser("~")) / ".cache" / "feedline"

@@ -1,0 +1,111 @@
+"""What a loader counts on the way of its batches: what torch asks for, and what is delivered."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from feedline.feed import Pass
+from feedline.feed.preparation import Prepared
+from feedline.feed.skips import SkipCount, Skips, marks_in
+from feedline.torch.worker_errors import raise_if_killed
+
+
+class Asked:
+    """The indices that torch takes from a pass, kept until their batch has arrived."""
+
+    def __init__(self) -> None:
+        self.batches: Iterator[Any] = iter(())
+        self.waiting: deque[Any] = deque()
+        #: What was asked for to get the latest batch; None of a dataset that is not asked.
+        self.latest: Any = None
+
+    def __iter__(self) -> Iterator[Any]:
+        # A generator, because torch makes an iterator twice at times and uses the second one.
+        for indices in self.batches:
+            self.waiting.append(indices)
+            yield indices
+
+    def take(self) -> None:
+        """Record that a batch has arrived, or has failed."""
+        self.latest = self.waiting.popleft() if self.waiting else None
+
+
+@dataclass(eq=False)
+class Delivering(Iterator[Any]):
+    """An iterator of torch's loader that records in its pass what it delivers."""
+
+    batches: Iterator[Any]
+    running: Pass
+    asked: Asked
+    with_mask: bool
+    device: torch.device | None
+    form: Callable[[Any], Any] | None
+    count: SkipCount
+    num_failed: int = 0
+
+    def __next__(self) -> Any:
+        try:
+            batch = next(self.batches)
+        except StopIteration:
+            raise
+        except Exception as error:
+            # The loop may continue after an error; then the batch that failed is skipped.
+            self.num_failed += 1
+            self.asked.take()
+            raise_if_killed(self.batches, error)
+            raise
+        skips: Skips = None
+        if isinstance(batch, Prepared):
+            batch, skips = batch
+        self.running.deliver(1 + self.num_failed, skips)
+        self.num_failed = 0
+        self.asked.take()
+        if skips:
+            self.count.note(skips)
+        if self.form is not None:
+            batch = self.form(batch)
+        return (batch, self._mask(skips)) if self.with_mask else batch
+
+    def _mask(self, skips: Skips) -> torch.Tensor:
+        block = self.running.planned(self.running.num_delivered - 1)
+        if block.is_real is None and not skips:
+            return torch.ones(len(block.indices), dtype=torch.bool, device=self.device)
+        return torch.from_numpy(marks_in(block, skips)).to(self.device)
+
+    def __len__(self) -> int:
+        return self.running.num_batches
+
+
+@dataclass(frozen=True)
+class OnColumns:
+    """Changes a batch of prepared samples, and keeps what is known of it.
+
+    Args:
+        change: Makes a batch of a batch.
+    """
+
+    change: Callable[[Any], Any]
+
+    def __call__(self, batch: Prepared) -> Prepared:
+        return batch._replace(columns=self.change(batch.columns))
+
+
+@dataclass(frozen=True)
+class InTurn:
+    """One change of a batch after another.
+
+    Args:
+        first: What comes first.
+        then: What comes after it.
+    """
+
+    first: Callable[[Any], Any]
+    then: Callable[[Any], Any]
+
+    def __call__(self, batch: Any) -> Any:
+        return self.then(self.first(batch))
