@@ -255,7 +255,7 @@ def _make_tables(folder: Path) -> None:
 def _use_table(folder: Path, rng: Random) -> None:
     path = _only(folder)
     _attempt(lambda: _use_store(feedline.open(path)))
-    if path.suffix == ".parquet" and rng.random() < 0.2:
+    if rng.random() < 0.3:
         _attempt(lambda: feedline.pack(path, folder / "out", progress=False))
 
 
@@ -267,6 +267,10 @@ def _make_folders(folder: Path) -> None:
         arrays = _arrays()
         if format_ == "pt":
             arrays = {"sequences/item": arrays["y"], "start_positions": arrays["x"]}
+        place = "targets/" if format_ == "pt" else ""
+        arrays[f"{place}text"] = ["a", "é", None] * 4
+        arrays[f"{place}tokens"] = [[1], [], [2, 3]] * 4
+        arrays[f"{place}when"] = np.arange(12).astype("M8[s]")
         (folder / format_).mkdir(parents=True)
         feedline.pack(
             arrays, folder / format_ / "data", format=format_, chunk_samples=5, progress=False
@@ -288,6 +292,8 @@ def _use_folder(folder: Path, rng: Random) -> None:
     _attempt(lambda: inspect_path(path))
     if rng.random() < 0.3:
         _attempt(lambda: verify(path, progress=False, num_threads=1))
+    if rng.random() < 0.3:
+        _attempt(lambda: feedline.pack(path, folder / "out", format="npy", progress=False))
 
 
 # zarr

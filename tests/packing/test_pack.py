@@ -325,7 +325,6 @@ BAD_SOURCES = {
     "no-rows": (text_of("a.csv", "x,y\n"), "a.csv: has 0 rows"),
     "no-bytes": (text_of("a.jsonl", ""), "0 rows"),
     "npy-objects": (lambda f: np.array([object()]), "type object"),
-    "npy-complex": (lambda f: {"x": np.zeros(3, complex)}, "type complex128"),
     "npy-lengths": (lambda f: {"x": np.zeros(3), "y": np.zeros(4)}, "equally many rows"),
     "npy-torn": (text_of("a.npy", "no array"), "complete .npy file"),
     "parquet-torn": (text_of("a.parquet", "no table"), "complete parquet file"),
@@ -422,10 +421,20 @@ def test_what_is_no_source_is_refused(tmp_path: Path, source: Any, text: str) ->
 
 
 def test_a_folder_that_holds_more_than_data_is_refused(tmp_path: Path) -> None:
-    write_parquet(tmp_path / "a.parquet", {"x": np.arange(3)})
-    (tmp_path / "notes.txt").touch()
+    folder = tmp_path / "source"
+    folder.mkdir()
+    (folder / "a.csv").write_text("x\n1\n")
+    (folder / "notes.txt").touch()
     with pytest.raises(InvalidValueError, match=r"notes\.txt"):
-        pack(tmp_path, tmp_path.with_name("out"))
+        pack(folder, tmp_path / "out")
+    (folder / "notes.txt").unlink()
+    write_parquet(folder / "b.parquet", {"x": np.arange(3)})
+    with pytest.raises(InvalidValueError, match="all files must be of one kind"):
+        pack(folder, tmp_path / "out")
+    # As feedline.open does, tables are taken from among other files.
+    (folder / "a.csv").rename(folder / "notes.txt")
+    pack(folder, tmp_path / "out")
+    assert read_folder(tmp_path / "out")["x"].tolist() == [0, 1, 2]
 
 
 def test_a_source_in_the_folder_to_replace_is_refused(tmp_path: Path) -> None:

@@ -170,7 +170,7 @@ def test_a_run_that_started_over_and_was_interrupted_resumes(tmp_path: Path) -> 
         def __iter__(self) -> Any:
             reads.append(len(reads))
             for number in range(5000):
-                if self.stop_in == number and len(reads) > 3:
+                if self.stop_in == number and len(reads) == 2:
                     raise KeyboardInterrupt
                 yield {"x": None if number == 2500 else [number], "item": number}
 
@@ -225,7 +225,7 @@ def test_values_of_every_kind_come_back(
     source: Any = {"x": values}
     if data.draw(st.booleans()):
         source = [{"x": value} for value in values]
-    format_ = data.draw(st.sampled_from(["safetensors", "npy"]))
+    format_ = data.draw(st.sampled_from(["safetensors", "npy", "parquet"]))
     options: dict[str, Any] = {"shuffle": False, "format": format_}
     cut = data.draw(st.sampled_from([{"chunk_samples": 3}, {"chunk_bytes": 40}, {}]))
     pack(source, folder / "out", **options, **cut)
@@ -344,6 +344,7 @@ def test_masked_rows_are_missing_and_masked_parts_of_rows_are_refused(tmp_path: 
         ({"x": [1, None], "x/is_missing": [1, 2]}, {}, "'x/is_missing' must tell"),
         ({"x": Lists(np.arange(3), np.array([0, 9]))}, {}, "outside of its chunk"),
         ({"x": Lists(np.arange(3), np.array([2, 0]))}, {}, "outside of its chunk"),
+        ({"x": np.zeros(3, complex)}, {}, "is complex128, which format='safetensors' cannot hold"),
         ({"x": ["a", 1]}, {}, "record 1: column 'x' is 1 (int)"),
         ({"x": np.array([["a"]])}, {}, "is of type <U1"),
         ({"x": {"a": [1], 2: [1]}}, {}, "has the key 2"),
@@ -377,3 +378,39 @@ def test_a_column_without_a_value_in_the_first_rows_takes_its_type_from_later_on
     assert (str(store.columns["x"]), str(store.columns["y"])) == ("text", "list of float64")
     assert (store[2000]["x"], store[2000]["y"].tolist()) == ("a", [1.5])
     assert store[:]["x/is_missing"].sum() == 2000
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+def test_a_column_whose_first_value_is_far_down_a_file_is_packed(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / f"a.{kind}"
+    num_rows = 150_000
+    with open(path, "w") as file:
+        if kind == "csv":
+            file.write("x,y\n" + "1,\n" * num_rows * 2 + "2,7\n" + "3,\n" * 5)
+            num_rows *= 2
+        else:
+            file.write('{"x": 1, "y": null}\n{"x": 1}\n' * (num_rows // 2))
+            file.write('{"x": 2, "y": 7}\n' + '{"x": 3}\n' * 5)
+    pack(path, tmp_path / "out", columns=["x", "y"])
+    store = feedline.open(tmp_path / "out")
+    assert str(store.columns["y"]) == "int64"
+    found = store[num_rows - 1 : num_rows + 2]
+    assert (found["x"].tolist(), found["y"].tolist()) == ([1, 2, 3], [0, 7, 0])
+    assert found["y/is_missing"].tolist() == [True, False, True]
+    assert len(store) == num_rows + 6
+
+
+def test_records_that_cannot_be_read_again_are_refused_when_that_is_needed(tmp_path: Path) -> None:
+    class Once:
+        """Looks as if it could be iterated again, but goes on where it was."""
+
+        def __init__(self, records: list[Any]) -> None:
+            self._records = iter(records)
+
+        def __iter__(self) -> Any:
+            yield from self._records
+
+    pack(Once([{"x": n} for n in range(3000)]), tmp_path / "out")
+    assert feedline.open(tmp_path / "out")[:]["x"].tolist() == list(range(3000))
+    with pytest.raises(PackError, match="other records when it is iterated again"):
+        pack(Once([{"x": n} for n in range(3000)] + [{"x": None}]), tmp_path / "other")

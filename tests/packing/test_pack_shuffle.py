@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from chance import LIMIT, chi_square_z, correlation_z
 from feedline.packing import pack
 from feedline.packing.keys import row_keys
+from feedline.packing.rows import take_rows
 from feedline.packing.shuffle import Shuffle, Spill
+from feedline.store import Lists
 from pack_data import make_arrays, make_source, read_folder, read_tree, write_parquet
 
 
@@ -149,3 +151,27 @@ def test_splits_are_the_same_rows_with_and_without_a_shuffle(tmp_path: Path) -> 
         plain, mixed = (read_folder(tmp_path / str(s) / name)["item"] for s in (False, True))
         assert set(plain) == set(mixed)
         assert plain.tolist() != mixed.tolist()
+
+
+@given(st.lists(st.integers(0, 20), min_size=1, max_size=30), st.data())
+def test_lists_of_the_same_lengths_are_taken_together_as_they_are_alone(
+    lengths: list[int], data: st.DataObject
+) -> None:
+    edges = np.cumsum([0, *lengths])
+    numbers = np.arange(edges[-1])
+    columns = {
+        "a": Lists(numbers.astype(np.float32), edges),
+        "b": Lists(numbers.astype("M8[s]"), edges),
+        "c": Lists(numbers.astype(np.int16), edges),
+        "d": Lists(numbers.astype(np.uint64), edges[::-1].max() - edges[::-1]),
+        "e": Lists(numbers.astype(np.int32), edges),
+    }
+    rows = np.array(data.draw(st.lists(st.integers(0, len(lengths) - 1))), np.int64)
+    taken = take_rows(columns, rows)
+    assert list(taken) == list(columns)
+    for name, column in columns.items():
+        alone = column.take(rows)
+        found = taken[name]
+        np.testing.assert_array_equal(found.values, alone.values)
+        np.testing.assert_array_equal(found.offsets, alone.offsets)
+        assert found.values.dtype == column.values.dtype

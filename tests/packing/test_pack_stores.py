@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import shutil
 import signal
 import sys
@@ -39,11 +40,12 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("is_path", [True, False])
+@pytest.mark.parametrize("format_", ["npy", "parquet"])
 def test_a_store_is_packed_anew_in_another_format_and_other_chunks(
-    tmp_path: Path, packed: Path, is_path: bool
+    tmp_path: Path, packed: Path, format_: str, is_path: bool
 ) -> None:
     source = packed if is_path else feedline.open(packed)
-    result = pack(source, tmp_path / "out", format="npy", chunk_bytes=4000)
+    result = pack(source, tmp_path / "out", format=format_, chunk_bytes=4000)
     assert result.num_chunks > 5
     assert read_samples(tmp_path / "out") == EXPECTED
     assert feedline.open(tmp_path / "out").columns == feedline.open(packed).columns
@@ -96,9 +98,9 @@ def test_files_and_views_are_stores_too(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_data_of_every_other_format_is_packed(tmp_path: Path, name: str) -> None:
-    names = [n for n, c in feedline.open(data_of(name)).columns.items() if c.dtype.kind != "c"]
-    store = feedline.open(data_of(name), columns=names)
-    pack(data_of(name), tmp_path / "out", chunk_bytes=5_000, columns=names)
+    store = feedline.open(data_of(name))
+    # It holds every type.
+    pack(data_of(name), tmp_path / "out", chunk_bytes=5_000, format="npy")
     copy = feedline.open(tmp_path / "out")
     assert copy.columns == store.columns
     assert len(copy.chunk_sizes) > 1
@@ -279,3 +281,18 @@ def test_samples_of_a_packed_folder_equal_those_of_a_loader_without_torch(packed
         for number in range(len(batch["item"])):
             found.append(plain_sample({name: column[number] for name, column in batch.items()}))
     assert found == EXPECTED
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_memory_stays_within_the_budget_for_lists(tmp_path: Path, shuffle: bool) -> None:
+    rng = np.random.default_rng(0)
+    edges = np.concatenate([[0], np.cumsum(rng.integers(0, 1000, 100_000))])
+    tokens = Lists(rng.integers(0, 9, edges[-1]).astype(np.int32), edges)
+    pack({"x": tokens}, tmp_path / "data")
+    budget = 2**24
+    options = {"memory_budget": budget, "shuffle": shuffle, "warm_up": True}
+    code, output, errors = run_job(tmp_path / "data", tmp_path / "out", **options)
+    assert code == 0, errors
+    # Beside the budget there are batches of the source, threads and what allocators hold back.
+    assert json.loads(output)["grown_bytes"] < budget + 2**25 < tokens.nbytes / 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -138,24 +138,42 @@ class Records:
         self._selection = selection
         #: A generator is used up by reading it.
         self.can_restart = not isinstance(records, Iterator)
-        self._batches = _read_records(records, selection)
+        self._rest = _read_records(records, selection)
+        self._is_begun = False
         # Kept, as it is asked for once to see the columns and once to be packed.
-        self._first = list(islice(self._batches, 1))
-        digest = hashlib.blake2b(digest_size=16)
-        for batch in self._first:
-            if all(column_of(n, v, {}) for n, v in batch.arrays.items()):
-                digest_rows(digest, batch.arrays, np.arange(batch.num_rows))
+        self._first = list(islice(self._rest, 1))
         # The rest cannot be looked at without being used up.
-        self.identity = {"kind": "records", "first_records": digest.hexdigest()}
+        self.identity = {"kind": "records", "first_records": _digest_of(self._first)}
 
     def batches(self, start: int) -> Iterator[Batch]:
         """Yield all rows from `start`; earlier rows are read again and skipped."""
-        again = _read_records(self._records, self._selection) if self.can_restart else None
-        for batch in again or chain(self._first, self._batches):
+        for batch in self._all():
             skip = max(start - batch.row, 0)
             if skip < batch.num_rows:
                 rows = part_of_rows(batch.arrays, skip, batch.num_rows)
                 yield Batch(batch.where, batch.row + skip, rows)
+
+    def _all(self) -> Iterator[Batch]:
+        yield from self._first
+        if self._is_begun:
+            assert self.can_restart
+            self._rest = _read_records(self._records, self._selection)
+            if _digest_of(list(islice(self._rest, 1))) != self.identity["first_records"]:
+                raise SourceFault(
+                    "source: yields other records when it is iterated again, and packing has to "
+                    "start over, because late records show lists or missing values that the first "
+                    "ones do not have; pass a list"
+                )
+        self._is_begun = True
+        yield from self._rest
+
+
+def _digest_of(batches: list[Batch]) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for batch in batches:
+        typed = {n: v for n, v in batch.arrays.items() if column_of(n, v, {}) is not None}
+        digest_rows(digest, typed, np.arange(batch.num_rows))
+    return digest.hexdigest()
 
 
 def _read_records(records: Iterable[Any], selection: Selection | None) -> Iterator[Batch]:

@@ -74,15 +74,22 @@ class Fitting:
         for batch in batches:
             if not batch.num_rows:
                 continue
-            for name in batch.arrays:
-                if name not in expected:
-                    self._widen(batch, missing=name.removesuffix(MISSING))
+            for name in batch.arrays.keys() - expected:
+                column = name.removesuffix(MISSING)
+                if column not in expected:
+                    raise SourceFault(
+                        f"{batch.where}: has a column {name!r:.80} after row {batch.row}, but none "
+                        "in the first rows; all rows must have the same columns; choose common "
+                        "ones with columns=[…]"
+                    )
+                self._widen(batch, missing=column)
             yield {column.name: self._fit(column, batch) for column in self.columns}
 
     def _fit(self, want: Column, batch: Batch) -> Values:
         found = batch.arrays.get(want.name)
         if found is None:
-            # Only masks may be left out, where nothing is missing.
+            # Only masks are left out, where nothing is missing.
+            assert want.name.endswith(MISSING), want
             return np.zeros(batch.num_rows, np.bool_)
         if not isinstance(found, Lists) and found.dtype == object:
             return nothing_of(want, len(found))

@@ -36,10 +36,11 @@ def stored_columns(format_: str, columns: list[Column]) -> list[Column]:
     """Return the columns that the chunks will have, or raise if the format cannot hold them."""
     names = {column.name for column in columns}
     for column in columns:
-        if column.type_name == "bfloat16" and format_ != "safetensors":
+        only = "safetensors" if column.type_name == "bfloat16" else "npy"
+        if format_ != only and (column.type_name == "bfloat16" or column.dtype.kind == "c"):
             raise InvalidValueError(
-                f"column {column.name!r:.80} is bfloat16, which format={format_!r} cannot hold; "
-                "use format='safetensors', or exclude it with columns=[…]"
+                f"column {column.name!r:.80} is {column}, which format={format_!r} cannot hold; "
+                f"use format={only!r}, or exclude it with columns=[…]"
             )
         parts = [f"{column.name}/{part}" for part in LIST_PARTS if column.has_lists]
         if format_ != "parquet" and (taken := names.intersection(parts)):

@@ -151,7 +151,8 @@ def pack(
                         workshop.publish()
                 break
             except Wider as wider:
-                widened = wider.add_to(widened)
+                before, widened = widened, wider.add_to(widened)
+                assert before != widened, "each time something new is shown"
     return _result(workshop.folder, tuple(settings.shares), num_resumed)
 
 

@@ -70,9 +70,11 @@ def _is_stored(path: Path) -> bool:
         return True
     # Some formats keep beside the files what tells which of their rows are there.
     has_folders = any(entry.is_dir() for entry in path.iterdir())
-    kinds = {entry.suffix.lower() for entry in path.iterdir() if entry.name[0] not in "._"}
-    is_plain = not has_folders and len(kinds) == 1 and kinds <= _ENDINGS.keys()
-    return not is_plain and is_foreign(path)
+    endings = {entry.suffix.lower() for entry in path.iterdir() if entry.name[0] not in "._"}
+    is_plain = not has_folders and len(endings) == 1 and endings <= _ENDINGS.keys()
+    # Those of one kind would be packed and the others left out.
+    is_mixed = len({_ENDINGS[ending] for ending in endings & _ENDINGS.keys()}) > 1
+    return not is_plain and not is_mixed and is_foreign(path)
 
 
 def paths_of(source: Any) -> list[Path]:

@@ -27,6 +27,8 @@ _BLOCK_BYTES = 2**20
 _MAX_BATCH_ROWS = 2**16
 _MAX_VALUE_BYTES = 8
 _MAX_LINE_BYTES = 2**26
+# The rows that are decoded to see how large they are.
+_NUM_SAMPLED = 16
 # What CSV files write for no value. NaN is a value.
 _NO_VALUE = ["", "NA", "N/A", "#N/A", "n/a", "NULL", "null", "None", "<NA>"]
 
@@ -160,6 +162,8 @@ class _TextFiles(ABC):
     def _result(self, path: Path, row: int, parsing: Future[Any]) -> Any:
         try:
             return parsing.result()
+        except UnicodeDecodeError:
+            raise _not_text(path) from None
         except self._arrow.ArrowException as error:
             first = row - self.first_row
             text, count = re.subn(
@@ -222,7 +226,7 @@ class CsvFiles(_TextFiles):
             parse_options=csv.ParseOptions(newlines_in_values=True),
             convert_options=csv.ConvertOptions(
                 include_columns=self._wanted,
-                column_types=schema,
+                column_types=_typed(self._arrow, schema),
                 # In a column of texts these are texts.
                 null_values=_NO_VALUE,
             ),
@@ -236,21 +240,31 @@ class JsonlFiles(_TextFiles):
 
     def _parse(self, block: bytes, schema: Any) -> Any:
         json = import_arrow("pyarrow.json")
-        options = None
+        options, known = None, schema
         if schema is not None:
             names = schema.names
             if self._selection is not None:
                 paths = [path for path, _ in paths_in(schema)]
                 names = _fields_of(schema, select(self._selection, paths, self.kind))
+            known = self._arrow.schema([schema.field(name) for name in names])
+            typed = _typed(self._arrow, known)
+            others = "error" if self._selection is None else "ignore"
             options = json.ParseOptions(
-                explicit_schema=self._arrow.schema([schema.field(name) for name in names]),
-                unexpected_field_behavior="error" if self._selection is None else "ignore",
+                explicit_schema=typed,
+                unexpected_field_behavior=others if len(typed) == len(known) else "infer",
             )
-        return json.read_json(
+        table = json.read_json(
             self._arrow.BufferReader(block),
             read_options=json.ReadOptions(use_threads=False, block_size=len(block) + 1),
             parse_options=options,
         )
+        for field in known or ():
+            if field.name not in table.schema.names:
+                table = table.append_column(field, self._arrow.nulls(len(table), field.type))
+        odd = set(table.schema.names) - set(table.schema.names if schema is None else schema.names)
+        if odd and self._selection is None:
+            raise self._arrow.ArrowInvalid(f"unexpected field {min(odd)!r}")
+        return table
 
 
 def batch_of_table(path: Path, row: int, table: Any, selection: Selection) -> Batch:
@@ -259,6 +273,13 @@ def batch_of_table(path: Path, row: int, table: Any, selection: Selection) -> Ba
     for name in _fields_of(table.schema, selection):
         flat.add(to_columns(str(path), row, name, table.column(name)))
     return Batch(str(path), row, flat.chosen(selection, str(path)))
+
+
+def _typed(arrow: Any, schema: Any) -> Any:
+    """Return the fields whose type is known; a column may have no value in the first rows."""
+    if schema is None:
+        return None
+    return arrow.schema([field for field in schema if not arrow.types.is_null(field.type)])
 
 
 def _fields_of(schema: Any, selection: Selection) -> list[str]:
@@ -270,11 +291,14 @@ def _fields_of(schema: Any, selection: Selection) -> list[str]:
 def _batch_rows(file: Any, number: int, group: Any) -> int:
     """Return how many rows of a row group are decoded at once."""
     # Asked about the columns of a damaged group, pyarrow ends the process; reading is an error.
-    next(file.iter_batches(batch_size=1, row_groups=[number]), None)
-    columns = map(group.column, range(group.num_columns))
+    first = next(file.iter_batches(batch_size=_NUM_SAMPLED, row_groups=[number]), None)
+    sampled = 0 if first is None else first.nbytes // max(1, first.num_rows)
+    columns = [group.column(place) for place in range(group.num_columns)]
+    num_rows = max(1, int(group.num_rows))
     num_values = sum(int(column.num_values) for column in columns)
-    # At most, when it is decoded; in the file it may have few.
-    row_bytes = _MAX_VALUE_BYTES * (num_values // max(1, int(group.num_rows)))
+    stored = sum(int(column.total_uncompressed_size) for column in columns)
+    # In the file it may have few, where values repeat.
+    row_bytes = max(sampled, _MAX_VALUE_BYTES * (num_values // num_rows), stored // num_rows)
     return max(1, min(_MAX_BATCH_ROWS, _BLOCK_BYTES // max(1, row_bytes)))
 
 
