@@ -26,7 +26,7 @@ _COMMANDS = {
     "bench-data": "Measure how fast your data gets to the loop, and name the bottleneck.",
     "completion": "Print the script that lets a shell complete commands, options and files.",
     "demo": "Train a small model, stop it, kill it, resize it, and audit what it received.",
-    "inspect": "Show the contents of a checkpoint, a log, a packed folder or a zarr matrix.",
+    "inspect": "Show the contents of a checkpoint, a log, or anything that feedline.open opens.",
     "pack": "Write files as a FOLDER of chunks.",
     "plan": "Show what a run will consume: batches, steps, tails, reads and bytes.",
     "quality": "Measure how well an epoch is shuffled, compared with a perfect shuffle.",

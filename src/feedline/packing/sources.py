@@ -19,6 +19,7 @@ from feedline.store.foreign.known import is_foreign
 from feedline.store.formats import FILE_ENDINGS
 from feedline.store.manifest import MANIFEST_NAME
 from feedline.store.opening import open as open_store
+from feedline.store.plain_files import check_no_table_log
 from feedline.store.protocol import is_store
 
 _ENDINGS = {ending: name for name, kind in KINDS.items() if kind.open for ending in kind.endings}
@@ -101,6 +102,7 @@ def _list_files(entries: Iterable[str | os.PathLike[str]]) -> tuple[str, list[Pa
         if not path.is_dir():
             files.append(path)
             continue
+        check_no_table_log(path)
         found = sorted(entry for entry in path.iterdir() if not entry.name.startswith((".", "_")))
         if folders := [entry for entry in found if entry.is_dir()]:
             raise InvalidValueError(

@@ -15,6 +15,9 @@ from feedline.store.formats import is_grouped, open_chunk
 from feedline.store.manifest import ChunkFile, Manifest
 from feedline.store.paths import file_in
 
+# Folders in which other systems record which files and rows of a table count.
+_TABLE_LOGS = {"_delta_log": "Delta Lake", ".hoodie": "Hudi"}
+
 
 def manifest_of_files(folder: Path, names: Sequence[str]) -> Manifest:
     """Return what a `metadata.json` would contain for some files."""
@@ -44,6 +47,7 @@ def tables_in(folder: Path) -> list[str]:
     names = {entry.name for entry in entries if is_grouped(entry.name) and not entry.is_dir()}
     if not names:
         return []
+    check_no_table_log(folder)
     kinds = sorted({Path(name).suffix for name in names})
     if ".parquet" in kinds and len(kinds) > 1:
         raise InvalidValueError(
@@ -58,3 +62,14 @@ def tables_in(folder: Path) -> list[str]:
                 "; all files must be in one folder; move them, or open each folder separately"
             )
     return [path.name for path in shards_in(folder, lambda name: name in names)]
+
+
+def check_no_table_log(folder: Path) -> None:
+    """Raise if something beside the files tells which of their rows count."""
+    for name, what in _TABLE_LOGS.items():
+        if (folder / name).is_dir():
+            raise InvalidValueError(
+                f"{folder}: is a table of {what} ({name}), whose log tells which files and rows "
+                "count, and is not read here; write its present rows to parquet files, and open "
+                "those"
+            )
