@@ -36,7 +36,6 @@ from feedline.store import FolderStore, open_anndata
 from feedline.store import open as open_store
 from feedline.store.foreign.known import is_foreign
 from feedline.store.manifest import MANIFEST_NAME
-from feedline.store.plain_files import has_tables
 from feedline.store.tensor_pickle import read_tensor_pickle
 
 _MAX_BYTES = 2**26
@@ -79,7 +78,7 @@ def inspect_path(path: Path) -> Inspection:
     if splits:
         facts = {split.name: facts_of_store(FolderStore(split)) for split in splits}
         return Inspection(kind="splits, each a folder of chunks", facts=facts)
-    if is_foreign(path) or has_tables(path):
+    if is_foreign(path):
         return Inspection(kind="data of another format", facts=facts_of_store(open_store(path)))
     try:
         logs = find_logs([path])

@@ -10,6 +10,7 @@ import importlib
 from pathlib import Path
 from typing import Any
 
+from feedline.store.plain_files import has_tables
 from feedline.store.shards import Shards
 
 #: The modules, in the order in which they are asked.
@@ -17,7 +18,9 @@ MODULES = ("megatron", "webdataset", "tfrecord", "mds", "litdata")
 
 
 def is_foreign(path: Path) -> bool:
-    """Whether the data at `path` is of a known format of others."""
+    """Whether the data at `path` is of a known format of others, or a folder of tables."""
+    if has_tables(path):
+        return True
     return any(_module(name).matches(path) for name in ("huggingface", *MODULES))
 
 
