@@ -162,7 +162,7 @@ def test_structs_are_columns_with_paths(tmp_path: Path, layout: str) -> None:
     assert found["s/b/d"].tolist() == [[1], [], [], [2, 3]]
     assert found["s/b/d/is_missing"].tolist() == [False, True, True, False]
     some = feedline.open(path, columns=["s/b/c", "z"])
-    assert some[3] == {"s/b/c": "y", "z": 8}
+    assert some[3] == {"s/b/c": "y", "s/b/c/is_missing": False, "z": 8}
     with pytest.raises(InvalidValueError, match=r"columns=\['s'\] must be among .*s/b/c"):
         feedline.open(path, columns=["s"])
 

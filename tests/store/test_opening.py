@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import shutil
+import tarfile
 import warnings
 from itertools import chain
 from pathlib import Path
@@ -358,3 +359,22 @@ def test_a_table_whose_log_tells_which_rows_count_is_refused(tmp_path: Path, log
         feedline.open(tmp_path / "table")
     with pytest.raises(InvalidValueError, match="log tells which files and rows count"):
         feedline.pack(tmp_path / "table", tmp_path / "out")
+
+
+@pytest.mark.parametrize("kind", ["parquet", "packed", "shards"])
+def test_the_mask_of_a_selected_column_comes_with_it(tmp_path: Path, kind: str) -> None:
+    table = pa.table({"x": [1, None, 3], "y": [4, 5, 6]})
+    path = tmp_path / "data.parquet"
+    pyarrow.parquet.write_table(table, path)
+    if kind == "packed":
+        feedline.pack(path, tmp_path / "packed")
+        path = tmp_path / "packed"
+    elif kind == "shards":
+        path = tmp_path / "data.tar"
+        with tarfile.open(path, "w") as shard:
+            for name in ("0.x", "0.y", "1.y", "2.x", "2.y"):
+                shard.addfile(tarfile.TarInfo(name))
+    store = feedline.open(path, columns=["x"])
+    assert list(store.columns) == ["x", "x/is_missing"]
+    assert store[:]["x/is_missing"].tolist() == [False, True, False]
+    assert list(feedline.open(path, columns=["y"]).columns) == ["y"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -130,6 +130,17 @@ def dtype_named(name: str) -> np.dtype[Any]:
 def is_carried(dtype: np.dtype[Any]) -> bool:
     """Whether a store can hold values of this numpy type."""
     return dtype.name in _PLAIN
+
+
+def with_masks(names: Sequence[str], known: Collection[str]) -> list[str]:
+    """Return names of columns, each with the one that tells where its values are missing.
+
+    Examples:
+        >>> with_masks(["y", "x"], ["x", "x/is_missing", "y"])
+        ['y', 'x', 'x/is_missing']
+    """
+    both = (part for name in names for part in (name, name + MISSING))
+    return list(dict.fromkeys(part for part in both if part in names or part in known))
 
 
 def as_numbers(columns: Mapping[str, Column], arrays: Arrays) -> Arrays:

@@ -28,7 +28,14 @@ from feedline.store.arrow_chunk import column_names, group_sizes
 from feedline.store.arrow_columns import check_recorded_lists, columns_of_files
 from feedline.store.checksums import check_file, digest_texts
 from feedline.store.chunk import OpenChunk, OpenChunks, max_open_files
-from feedline.store.columns import MISSING, Arrays, Column, check_columns, make_out
+from feedline.store.columns import (
+    MISSING,
+    Arrays,
+    Column,
+    check_columns,
+    make_out,
+    with_masks,
+)
 from feedline.store.file_digests import FileDigests
 from feedline.store.formats import is_grouped, open_chunk
 from feedline.store.lists import empty_arrays
@@ -175,7 +182,7 @@ class FolderStore(Store):
     def columns(self) -> dict[str, Column]:
         """The columns, as recorded, or else as in the first chunk that is not empty."""
         stored = self._stored_columns
-        names = stored if self._selected is None else self._selected
+        names = list(stored) if self._selected is None else with_masks(self._selected, stored)
         self._check_selected(list(stored))
         return {name: self._with_last(stored[name]) for name in names}
 
@@ -325,11 +332,14 @@ class FolderStore(Store):
         if self._verify and number not in self._verified:
             check_file(path, file)
             self._verified.add(number)
-        opened = open_chunk(path, int(self._layout[2][chunk]), self._selected, expected)
+        names = self._selected
+        if names is not None and expected is not None:
+            names = tuple(expected)
+        opened = open_chunk(path, int(self._layout[2][chunk]), names, expected)
         recorded = self.manifest.columns or {}
-        if self._selected is not None and is_grouped(path.name):
+        if names is not None and is_grouped(path.name):
             # Others are not read.
-            recorded = {name: recorded[name] for name in self._selected if name in recorded}
+            recorded = {name: recorded[name] for name in names if name in recorded}
         opened = opened.with_lists(recorded)
         _check_count(path, opened.num_samples, int(self.chunk_sizes[chunk]))
         return opened

@@ -22,7 +22,7 @@ from feedline.store.arrow_columns import Seen, columns_of_groups
 from feedline.store.arrow_files import Counts
 from feedline.store.arrow_types import Form, Leaf, is_any, leaves_of, storage_type
 from feedline.store.chunk import OpenChunk, OpenChunks, max_open_files
-from feedline.store.columns import MISSING, Arrays, Column, make_out
+from feedline.store.columns import MISSING, Arrays, Column, make_out, with_masks
 from feedline.store.extras import import_arrow
 from feedline.store.gather import scatter
 from feedline.store.lists import Lists, ListSource
@@ -152,7 +152,7 @@ class DatasetStore(Store):
     @lazy
     def columns(self) -> dict[str, Column]:
         """The columns of every sample."""
-        names = list(self._selected or self._known)
+        names = with_masks(self._selected or list(self._known), self._known)
         wrong = [name for name in names if name not in self._known]
         if wrong:
             raise _unknown(wrong, list(self._known))

@@ -15,7 +15,7 @@ from feedline.errors import DamagedDataError, InvalidValueError, check_integer, 
 from feedline.lazy import lazy
 from feedline.store.checksums import digest_texts
 from feedline.store.chunk import OpenChunk, OpenChunks, max_open_files
-from feedline.store.columns import Arrays, Column, check_columns, make_out
+from feedline.store.columns import Arrays, Column, check_columns, make_out, with_masks
 from feedline.store.file_digests import FileDigests
 from feedline.store.paths import will_need
 from feedline.store.protocol import Store, check_rows
@@ -151,7 +151,7 @@ class ShardStore(Store):
     def columns(self) -> dict[str, Column]:
         """The columns of every sample."""
         known = self.shards.columns
-        return {name: known[name] for name in (self._selected or known)}
+        return {name: known[name] for name in with_masks(self._selected or list(known), known)}
 
     @property
     def fingerprint(self) -> str:

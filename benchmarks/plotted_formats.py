@@ -1,0 +1,60 @@
+"""What the pictures of `formats.py` say."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import formats
+from pictures import Bars, Number, Picture, Row
+from plotted_results import MIB, Report, beside
+
+GIB = 1024 * MIB
+
+
+def of_formats() -> Iterator[Picture]:
+    """Yield the data of others in our reader beside their own, and our lists beside rows."""
+    report = Report("formats")
+    starts = [f"{name}, {count} workers" for name in formats.TARGETS for count in formats.WORKERS]
+
+    def bars(start: str, key: str) -> list[tuple[str, Number]]:
+        show = {"show": show_rows} if key == "rate" else {}
+        names = (("feedline", "ours"), ("its own library", "theirs"))
+        return [(name, report.number(f"{start}, {who}", key, **show)) for name, who in names]
+
+    def rate(start: str) -> Row:
+        name = start.partition(",")[0]
+        (_, ours), theirs = bars(start, "rate")
+        if formats.TARGETS[name] < formats.BY_FAR:
+            others = [bars(f"{name}, {n} workers", "rate")[1][1] for n in formats.WORKERS]
+            theirs = ("its own best", max(others, key=lambda number: number.value))
+        targets = beside(report, re.escape(f"{start}: "), ours, theirs)
+        return Row(start, tuple(bars(start, "rate")), targets)
+
+    panels = [
+        Bars("rows per second, log scale; more is better", tuple(map(rate, starts)), log=True)
+    ]
+    for key, axis in (("first", "to the first batch"), ("resume", "to resume at 90% of an epoch")):
+        rows = tuple(Row(start, tuple(bars(start, key))) for start in starts)
+        panels.append(Bars(f"seconds {axis}, log scale; less is better", rows, log=True))
+    title = "Data that others wrote: the same files"
+    yield Picture("bench-formats", title, tuple(panels), report.caption)
+    pair = [
+        (name, report.number(kind, "rate", show=show_gib))
+        for name, kind in (("feedline", "lists"), ("fixed rows", "fixed"))
+    ]
+    row = Row(
+        "lists of 500 int32 on average",
+        tuple(pair),
+        beside(report, "lists: ", pair[0][1], ("fixed rows", pair[1][1])),
+    )
+    panel = Bars("GiB per second; more is better", (row,), unit=GIB)
+    yield Picture("bench-ragged", "Lists of any length", (panel,), report.caption)
+
+
+def show_rows(value: float) -> str:
+    return f"{value:,.0f} rows/s"
+
+
+def show_gib(value: float) -> str:
+    return f"{value / GIB:.2f} GiB/s"
