@@ -66,7 +66,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (place / "clockwork.json").write_text(json.dumps({**clock, "step": "x"}))
     (place / "zip.pt").write_bytes(b"PK\x03\x04" + GARBAGE)
     (place / "a.csv").write_text("x\n1\n2\n")
-    (place / "text.csv").write_text("x,s\n1,a\n")
     for name in ("garbage.pt", "garbage.parquet", "garbage.npy", "garbage.csv", "garbage.h5ad"):
         (place / name).write_bytes(GARBAGE)
     for name in ("empty.yaml", "empty.json", "empty.csv", "empty.log", "empty.jsonl"):
@@ -196,12 +195,13 @@ REFUSED = {
     "verify nothing": "nothing/metadata.json: does not exist",
     "verify damaged": "damaged/metadata.json: ",
     "verify packed --threads 0": "--threads=0",
+    "bench-data none": "none: does not exist",
+    "bench-data nothing": "nothing",
     "pack none.csv out": "none.csv",
     "pack run.yaml out": "run.yaml",
     "pack nothing out": "nothing",
     "pack empty.csv out": "empty.csv",
     "pack empty.jsonl out": "empty.jsonl",
-    "pack text.csv out": "exclude it with --column",
     "pack garbage.csv out": "column name",
     "pack garbage.npy out": "garbage.npy",
     "pack garbage.parquet out": "garbage.parquet",
@@ -248,7 +248,7 @@ AS_PROCESSES = [
     *("inspect cursor.json --against key.yaml", "audit garbage.pt", "audit damaged.log"),
     *("audit bare --samples 0", "audit logs --config run.yaml", "verify none", "verify damaged"),
     *("pack none.csv out", "pack empty.csv out", "pack garbage.parquet out", "pack a.csv packed"),
-    *("pack a.csv out --chunk-samples 0", "completion tcsh", "unpack"),
+    *("pack a.csv out --chunk-samples 0", "completion tcsh", "unpack", "bench-data none"),
 ]
 
 

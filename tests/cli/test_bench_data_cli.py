@@ -40,6 +40,7 @@ def test_a_table_the_bottleneck_and_advice_are_printed(packed: Path) -> None:
     assert "windows" in done.stdout
 
 
+@pytest.mark.slow
 def test_the_same_as_json_and_as_a_picture(packed: Path, tmp_path: Path) -> None:
     page = tmp_path / "bench.html"
     done = invoke(

@@ -320,7 +320,7 @@ print(num_refused)
 
 
 # In a process of their own, because a damaged file must not end it either; pyarrow has such places.
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("ending", "compression"),
     [(".parquet", "zstd"), (".arrow", None), (".arrow", "lz4"), (".arrow", "stream")],

@@ -334,7 +334,7 @@ class FolderStore(Store):
             self._verified.add(number)
         names = self._selected
         if names is not None and expected is not None:
-            names = tuple(expected)
+            names = tuple(with_masks(names, expected))
         opened = open_chunk(path, int(self._layout[2][chunk]), names, expected)
         recorded = self.manifest.columns or {}
         if names is not None and is_grouped(path.name):
