@@ -13,7 +13,8 @@ from processes import environment
 
 FUZZ = Path(__file__).parent / "fuzz"
 TARGETS = ("pt", "safetensors", "npy", "tables", "tokens", "folders", "zarr", "states", "logs")
-TARGETS += ("configs", "text", "webdataset", "tfrecord", "huggingface")
+TARGETS += ("configs", "text", "webdataset", "tfrecord", "huggingface", "megatron")
+TARGETS += ("mds", "litdata")
 
 
 def fuzz(*arguments: object) -> subprocess.CompletedProcess[str]:

@@ -9,6 +9,7 @@ import gzip
 import io
 import json
 import shutil
+import struct
 import tarfile
 from hashlib import blake2b
 from pathlib import Path
@@ -198,9 +199,47 @@ def use_huggingface(folder: Path, rng: Random) -> None:
         assert len(values) == len(store)
 
 
+# Megatron
+
+
+def make_megatron(folder: Path) -> None:
+    (folder / "written").mkdir()
+    for ending in (".bin", ".idx"):
+        shutil.copy(WRITTEN / "megatron" / f"data{ending}", folder / "written" / f"x{ending}")
+    (folder / "small").mkdir()
+    sizes, documents = np.array([2, 0, 3], "<i4"), np.array([0, 2, 3], "<i8")
+    starts = np.array([0, 8, 8], "<i8")
+    header = b"MMIDIDX\x00\x00" + struct.pack("<QBQQ", 1, 4, len(sizes), len(documents))
+    tables = sizes.tobytes() + starts.tobytes() + documents.tobytes() + b"\x00\x01\x00"
+    (folder / "small" / "x.idx").write_bytes(header + tables)
+    np.arange(5, dtype="<i4").tofile(folder / "small" / "x.bin")
+
+
+def damage_megatron(rng: Random, folder: Path) -> None:
+    path = folder / f"x.{rng.choice(['bin', 'idx', 'idx', 'idx'])}"
+    data = bytearray(path.read_bytes())
+    if path.suffix == ".idx" and rng.random() < 0.6:
+        # A number in the header or in a table.
+        place = rng.randrange(9, max(10, len(data) - 8))
+        data[place : place + 8] = (rng.choice(NUMBERS) & (2**64 - 1)).to_bytes(8, "little")
+        path.write_bytes(data)
+    else:
+        path.write_bytes(damage_bytes(rng, bytes(data)))
+
+
+def use_megatron(folder: Path, rng: Random) -> None:
+    window = rng.choice([None, None, None, 4])
+    ending = "bin" if window else rng.choice(["bin", "idx"])
+    store = feedline.open(folder / f"x.{ending}", window=window)
+    repr(store)
+    for values in store[:].values():
+        assert len(values) == len(store)
+
+
 #: How each is made, damaged and used, and its share of the cases.
 FOREIGN: dict[str, tuple[Any, Any, Any, int]] = {
     "webdataset": (make_webdataset, damage_webdataset, use_shards, 10),
     "tfrecord": (make_tfrecord, damage_tfrecord, use_shards, 10),
     "huggingface": (make_huggingface, damage_huggingface, use_huggingface, 5),
+    "megatron": (make_megatron, damage_megatron, use_megatron, 5),
 }
