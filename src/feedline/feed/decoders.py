@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from feedline.errors import DamagedDataError, InvalidValueError
 from feedline.store.extras import import_extra
 from feedline.store.mapped import view
-from feedline.store.npy_chunk import _parse_header, _read_header
+from feedline.store.npy_chunk import parse_header, read_header
 from feedline.words import several
 
 #: Makes an array of bytes, or a dict of them for several columns; see `DECODERS`.
@@ -111,8 +111,8 @@ def decode_npy(data: bytes) -> NDArray[Any]:
     """Return the array in the bytes of a `.npy` file; objects are refused, nothing is unpickled."""
     source = np.frombuffer(data, np.uint8)
     where = Path("npy")
-    text, offset = _read_header(where, source)
-    array = view(source, path=where, what="data", offset=offset, **_parse_header(where, text))
+    text, offset = read_header(where, source)
+    array = view(source, path=where, what="data", offset=offset, **parse_header(where, text))
     if offset + array.nbytes != len(data):
         raise DamagedDataError(
             f"has {several(len(data), 'byte')} but its header describes {offset + array.nbytes}"

@@ -93,8 +93,8 @@ def _refuse_walking(error: OSError) -> None:
 
 def _map_array(path: Path) -> NDArray[Any]:
     bytes_ = map_file(path)
-    text, offset = _read_header(path, bytes_)
-    array = view(bytes_, path=path, what="data", offset=offset, **_parse_header(path, text))
+    text, offset = read_header(path, bytes_)
+    array = view(bytes_, path=path, what="data", offset=offset, **parse_header(path, text))
     if offset + array.nbytes != bytes_.size:
         raise DamagedDataError(
             f"{path}: has {several(bytes_.size, 'byte')} but its header describes "
@@ -103,7 +103,7 @@ def _map_array(path: Path) -> NDArray[Any]:
     return array
 
 
-def _read_header(path: Path, bytes_: NDArray[np.uint8]) -> tuple[str, int]:
+def read_header(path: Path, bytes_: NDArray[np.uint8]) -> tuple[str, int]:
     """Return the header as text, and the place where the values begin."""
     start = bytes_[:12].tobytes()
     num_length_bytes = _LENGTH_BYTES.get(start[6]) if len(start) == 12 else None
@@ -122,7 +122,7 @@ def _read_header(path: Path, bytes_: NDArray[np.uint8]) -> tuple[str, int]:
     return bytes_[begin : begin + length].tobytes().decode("utf-8", "replace"), begin + length
 
 
-def _parse_header(path: Path, text: str) -> dict[str, Any]:
+def parse_header(path: Path, text: str) -> dict[str, Any]:
     """Return the type, the shape and the order of the values, as `view` takes them."""
     header = _header_of(text)
     if not isinstance(header, dict) or header.keys() != {"descr", "fortran_order", "shape"}:
