@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
+from foreign import remove_copies
 from forked import stop_servers
 from processes import wait_for_children
 
@@ -46,6 +47,7 @@ def _nothing_is_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
         patch.setattr(tempfile, "tempdir", None)
         yield
     stop_servers()
+    remove_copies()
     # An error that was caught may hold a loader with its workers.
     gc.collect()
     assert not (left := wait_for_children()), f"processes are left: {left}"
