@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import feedline
@@ -226,6 +226,9 @@ def test_values_of_every_kind_come_back(
     if data.draw(st.booleans()):
         source = [{"x": value} for value in values]
     format_ = data.draw(st.sampled_from(["safetensors", "npy", "parquet"]))
+    if kind == "list" and format_ == "parquet":
+        # Only empty lists are an array without values, which it cannot hold.
+        assume(any(value is not None and len(value) for value in values))
     options: dict[str, Any] = {"shuffle": False, "format": format_}
     cut = data.draw(st.sampled_from([{"chunk_samples": 3}, {"chunk_bytes": 40}, {}]))
     pack(source, folder / "out", **options, **cut)
