@@ -2,7 +2,7 @@
 
 100,000 rows of 4 KiB, shuffled, in batches of 512, as `bytes`. Each library writes its files and
 reads them in an environment of its own, as `make test-formats` makes it; readers alternate, each in
-a process of its own that reads for two seconds. A resume is at 90% of an epoch; a library without a
+a process of its own that reads for a second. A resume is at 90% of an epoch; a library without a
 state goes through all batches before it.
 
 `lists` is our own: lists of 500 int32 on average, beside fixed rows of as many bytes.

@@ -19,6 +19,8 @@ PINS = ROOT / "requirements" / "dev.txt"
 TOOLS = ("pytest", "hypothesis", "pytest-xdist")
 # What comes with an environment.
 ALWAYS = {"feedline", "pip", "setuptools"}
+# The others in the file need torch.
+JAX = "test_two_jax_processes_have_disjoint_rows_that_cover_all"
 TESTS = {
     "": (
         *("tests/plan/test_golden.py", "tests/plan/test_windows.py", "tests/store/test_lists.py"),
@@ -30,7 +32,7 @@ TESTS = {
     "mds": ("tests/store/test_foreign_mds.py",),
     "litdata": ("tests/store/test_foreign_litdata.py",),
     "torch": ("tests/torch/test_samplers.py", "tests/torch/test_bucket_sampler.py"),
-    "jax,zarr": ("tests/chunks/test_jax_processes.py",),
+    "jax,zarr": ("tests/chunks/test_jax_processes.py::" + JAX,),
     "images": ("tests/feed/test_decoders.py",),
 }
 
