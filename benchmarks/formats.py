@@ -23,7 +23,7 @@ from typing import Any
 
 import measure
 import numpy as np
-from format_data import BATCH_SIZE, NUM_ROWS, SECONDS
+from format_data import BATCH_SIZE, BY_FAR, NUM_ROWS, SECONDS, TARGETS, WORKERS
 
 import feedline
 from feedline.torch import DataLoader
@@ -32,11 +32,6 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
 
 REPETITIONS = 7
-WORKERS = (0, 2)
-# How many times the library's own rate ours must be.
-TARGETS = {"webdataset": 10.0, "mds": 10.0, "litdata": 2.0, "huggingface": 2.0}
-# With such a target, ours is compared with theirs on as many workers; else with their best.
-BY_FAR = 10.0
 LIST_LENGTH = 500
 LIST_TARGET = 0.5
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-import formats
+from format_data import BY_FAR, TARGETS, WORKERS
 from pictures import Bars, Number, Picture, Row
 from plotted_results import MIB, Report, beside
 
@@ -15,7 +15,7 @@ GIB = 1024 * MIB
 def of_formats() -> Iterator[Picture]:
     """Yield the data of others in our reader beside their own, and our lists beside rows."""
     report = Report("formats")
-    starts = [f"{name}, {count} workers" for name in formats.TARGETS for count in formats.WORKERS]
+    starts = [f"{name}, {count} workers" for name in TARGETS for count in WORKERS]
 
     def bars(start: str, key: str) -> list[tuple[str, Number]]:
         show = {"show": show_rows} if key == "rate" else {}
@@ -25,8 +25,8 @@ def of_formats() -> Iterator[Picture]:
     def rate(start: str) -> Row:
         name = start.partition(",")[0]
         (_, ours), theirs = bars(start, "rate")
-        if formats.TARGETS[name] < formats.BY_FAR:
-            others = [bars(f"{name}, {n} workers", "rate")[1][1] for n in formats.WORKERS]
+        if TARGETS[name] < BY_FAR:
+            others = [bars(f"{name}, {n} workers", "rate")[1][1] for n in WORKERS]
             theirs = ("its own best", max(others, key=lambda number: number.value))
         targets = beside(report, re.escape(f"{start}: "), ours, theirs)
         return Row(start, tuple(bars(start, "rate")), targets)

@@ -9,6 +9,7 @@ from functools import partial
 import scale
 from pictures import Bars, Picture, Row
 from plotted_device import of_device
+from plotted_formats import of_formats
 from plotted_indices import of_indices
 from plotted_results import MIB, Report, below, beside_peers
 
@@ -41,4 +42,4 @@ def of_scale() -> Iterator[Picture]:
 
 def pictures() -> list[Picture]:
     """Return all pictures of the last results."""
-    return [*beside_peers(), *of_indices(), *of_device(), *of_scale()]
+    return [*beside_peers(), *of_indices(), *of_device(), *of_scale(), *of_formats()]
