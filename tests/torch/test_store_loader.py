@@ -256,6 +256,9 @@ def test_an_empty_tail_is_not_the_default() -> None:
 class Unreadable(Store):
     """Ten chunks of four samples, of which one cannot be read."""
 
+    def __init__(self, error: type[Exception]) -> None:
+        self._error = error
+
     num_samples = 40
     columns: ClassVar = {"x": Column("x", "int64")}
     fingerprint = "unreadable"
@@ -266,7 +269,7 @@ class Unreadable(Store):
 
     def read(self, chunk: int, rows: Any, out: Any = None) -> dict[str, Any]:
         if chunk == 3:
-            raise StoreError("chunk 3: cannot be read")
+            raise self._error("chunk 3: cannot be read")
         out = {"x": np.empty(len(rows), np.int64)} if out is None else out
         out["x"][:] = 4 * chunk + np.asarray(rows)
         return out
@@ -275,20 +278,23 @@ class Unreadable(Store):
         return f"chunk {chunk}, row {row}"
 
 
+@pytest.mark.parametrize("error", [StoreError, RuntimeError])
 @pytest.mark.parametrize("num_workers", [1, 2])
-def test_after_a_batch_that_cannot_be_read_come_those_behind_it(num_workers: int) -> None:
-    loader = DataLoader(Unreadable(), batch_size=4, num_workers=num_workers)
+def test_after_a_batch_that_cannot_be_read_come_those_behind_it(
+    num_workers: int, error: type[Exception]
+) -> None:
+    loader = DataLoader(Unreadable(error), batch_size=4, num_workers=num_workers)
     batches = iter(loader)
     seen, states = [], []
     for number in range(10):
         if number == 3:
-            with pytest.raises(StoreError, match="chunk 3"):
+            with pytest.raises(error, match="chunk 3"):
                 next(batches)
             continue
         seen.append(next(batches)["x"].tolist())
         states.append(loader.state_dict())
     assert seen == [list(range(4 * n, 4 * n + 4)) for n in range(10) if n != 3]
     assert next(batches, None) is None
-    resumed = DataLoader(Unreadable(), batch_size=4)
+    resumed = DataLoader(Unreadable(error), batch_size=4)
     resumed.load_state_dict(states[5])
     assert [batch["x"].tolist() for batch in resumed] == seen[6:]

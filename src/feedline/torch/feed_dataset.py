@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.utils.data import IterableDataset, get_worker_info
 
-from feedline.errors import FeedlineError, StoreError, check_choice
+from feedline.errors import FeedlineError, check_choice
 from feedline.feed import (
     Pass,
     Peers,
@@ -367,7 +367,8 @@ class _WorkerBatches(Iterator[Item]):
             try:
                 self._made = self._read(some)
                 return next(self._made)
-            except StoreError:
+            except Exception:
+                # A store of the user's own may raise anything.
                 if len(some) == 1:
                     raise
                 self._single.extend(some)
