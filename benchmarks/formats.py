@@ -17,6 +17,8 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -24,6 +26,7 @@ from typing import Any
 import measure
 import numpy as np
 from format_data import BATCH_SIZE, BY_FAR, NUM_ROWS, SECONDS, TARGETS, WORKERS
+from peer_timing import first_batch, rate
 
 import feedline
 from feedline.torch import DataLoader
@@ -40,27 +43,16 @@ def loader_of(folder: Path, num_workers: int) -> Any:
     return DataLoader(feedline.open(folder), BATCH_SIZE, shuffle=True, num_workers=num_workers)
 
 
-def rows_in(batch: dict[str, Any]) -> int:
-    return len(next(iter(batch.values())))
-
-
-def rate(loader: Any) -> float:
-    """Return the rows a second after the first batch, until the time is over."""
-    batches = iter(loader)
-    next(batches)
-    start, count = perf_counter(), 0
-    for batch in batches:
-        count += rows_in(batch)
-        if perf_counter() - start > SECONDS:
-            break
-    return count / (perf_counter() - start)
+def columns_of(folder: Path, num_workers: int) -> Iterator[Any]:
+    """Yield the rows of each batch."""
+    for batch in loader_of(folder, num_workers):
+        yield next(iter(batch.values()))
 
 
 def ours(folder: Path, num_workers: int) -> dict[str, float]:
     """One repetition of our reader, in a process of its own."""
-    start = perf_counter()
-    next(iter(loader_of(folder, num_workers)))
-    found = {"first": perf_counter() - start, "rate": rate(loader_of(folder, num_workers))}
+    batches = partial(columns_of, folder, num_workers)
+    found = {"first": first_batch(batches), "rate": rate(batches)}
     before = loader_of(folder, 0)
     for number, _ in enumerate(before, 1):
         if number == NUM_ROWS * 9 // 10 // BATCH_SIZE:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -26,28 +25,24 @@ from feedline.errors import (
 from feedline.lazy import lazy
 from feedline.store.arrow_chunk import column_names, group_sizes
 from feedline.store.arrow_columns import check_recorded_lists, columns_of_files
-from feedline.store.checksums import check_file, digest_texts
-from feedline.store.chunk import OpenChunk, OpenChunks, max_open_files
+from feedline.store.checksums import check_file
+from feedline.store.chunk import OpenChunk
 from feedline.store.columns import (
     MISSING,
-    Arrays,
     Column,
     check_columns,
-    make_out,
     with_masks,
 )
-from feedline.store.file_digests import FileDigests
+from feedline.store.file_store import FileStore
 from feedline.store.formats import is_grouped, open_chunk
 from feedline.store.lists import empty_arrays
 from feedline.store.manifest import MANIFEST_NAME, Manifest, read_manifest
 from feedline.store.paths import file_in, files_of, will_need
 from feedline.store.plain_files import manifest_of_files
-from feedline.store.protocol import Store, check_rows
-from feedline.store.scattered import Rows
 from feedline.words import path_shown, several
 
 
-class FolderStore(Store):
+class FolderStore(FileStore):
     """The samples of a folder of chunks, read from mapped files.
 
     Chunks are `.pt` files as torch.save writes them, `.safetensors`, folders of `.npy` columns, or
@@ -136,33 +131,18 @@ class FolderStore(Store):
         self.folder = manifest.folder.absolute()
         self._path = manifest.folder
         self.manifest = manifest
-        self._digests = FileDigests(len(manifest), self._path_of, self._name_of, self._described)
-        self._selected = None if columns is None else _check_selection(columns)
         self._last_steps = (
             None if last_steps is None else check_integer("last_steps", last_steps, 1)
         )
         self._verify = check_flag("verify", verify)
-        self._cache_bytes = check_integer("cache_bytes", cache_bytes, 0)
         self._verified: set[int] = set()
-        self._open_chunks = self._fresh_chunks()
+        self._begin(len(manifest), columns, cache_bytes)
 
-    def select(self, columns: Iterable[str]) -> FolderStore:
-        """Return the same store with fewer columns."""
-        other = copy.copy(self)
-        other._selected = _check_selection(columns)
-        other.__dict__.pop("columns", None)
-        other._open_chunks = other._fresh_chunks()
-        return other
-
-    def _fresh_chunks(self) -> OpenChunks:
-        return OpenChunks(self._open, max_open_files(), self._cache_bytes)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_open_chunks": None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._open_chunks = self._fresh_chunks()
+    def _check_selection(self, columns: Iterable[str]) -> tuple[str, ...]:
+        names = check_sequence("columns", columns)
+        if not names:
+            raise InvalidValueError("columns=[] must name at least 1 column; omit it to read all")
+        return tuple(names)
 
     @property
     def _where(self) -> str:
@@ -223,20 +203,6 @@ class FolderStore(Store):
                 f"{', '.join(shown or known):.300}"
             )
 
-    @property
-    def fingerprint(self) -> str:
-        """A short string that changes when the data does; asking reads a little of every file."""
-        return digest_texts(self.part_digests, size=16)
-
-    @property
-    def part_digests(self) -> list[str]:
-        """A digest for each file, or for each group of files if there are very many."""
-        return self._digests.parts
-
-    def describe_part(self, number: int) -> str:
-        """Return the file, or the first and the last one, of a part."""
-        return self._digests.describe(number)
-
     def _path_of(self, number: int) -> Path:
         return file_in(self.folder, self.manifest.file(number).path, may_be_folder=True)
 
@@ -269,19 +235,6 @@ class FolderStore(Store):
         _check_count(path, sum(sizes), file.num_samples)
         return sizes
 
-    def read(self, chunk: int, rows: Any, out: Arrays | None = None) -> Arrays:
-        """Return rows of one chunk, column by column; written to `out` if given."""
-        chunk = check_integer("chunk", chunk, 0, len(self.chunk_sizes) - 1)
-        source = self._open_chunks.get(chunk)
-        rows = check_rows(rows, int(self.chunk_sizes[chunk]), str(source.path))
-        return source.read(rows, self.columns, make_out(self.columns, len(rows), out))
-
-    def row_sources(self, chunk: int) -> Mapping[str, Rows] | None:
-        """Return the columns of a chunk; None if a subclass reads in its own way."""
-        if type(self).read is not FolderStore.read:
-            return None
-        return self._open_chunks.get(chunk).rows
-
     def describe_row(self, chunk: int, row: int) -> str:
         """Return the file and the row in it."""
         number, group = int(self._layout[0][chunk]), int(self._layout[2][chunk])
@@ -303,10 +256,6 @@ class FolderStore(Store):
         """Ask the kernel to read a chunk's files; this does not wait."""
         for path in self.files_of_chunk(chunk):
             will_need(path)
-
-    def close(self) -> None:
-        """Close open files; a later read opens them again."""
-        self._open_chunks.clear()
 
     def _open(self, chunk: int) -> OpenChunk:
         opened = self._open_file(chunk, self._stored_columns)
@@ -350,13 +299,6 @@ class FolderStore(Store):
             return column
         shape = (min(column.shape[0], self._last_steps), *column.shape[1:])
         return replace(column, shape=shape)
-
-
-def _check_selection(columns: Any) -> tuple[Any, ...]:
-    names = check_sequence("columns", columns)
-    if not names:
-        raise InvalidValueError("columns=[] must name at least 1 column; omit it to read all")
-    return names
 
 
 def _check_count(path: Path, found: int, recorded: int) -> None:

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.errors import DamagedDataError, InvalidValueError, check_integer, check_sequence
+from feedline.errors import DamagedDataError, InvalidValueError, check_sequence
 from feedline.lazy import lazy
-from feedline.store.checksums import digest_texts
-from feedline.store.chunk import OpenChunk, OpenChunks, max_open_files
-from feedline.store.columns import Arrays, Column, check_columns, make_out, with_masks
-from feedline.store.file_digests import FileDigests
+from feedline.store.chunk import OpenChunk
+from feedline.store.columns import Column, check_columns, with_masks
+from feedline.store.file_store import FileStore
 from feedline.store.paths import will_need
-from feedline.store.protocol import Store, check_rows
-from feedline.store.scattered import Rows
 from feedline.words import path_shown, several
 
 
@@ -80,7 +75,39 @@ class Shards(ABC):
         return f"{self.files_of(chunk)[0]}, sample {row}"
 
 
-class ShardStore(Store):
+class ListedShards(Shards):
+    """Shards that are a file each, and an index that lists them.
+
+    Args:
+        path: What the user has opened.
+        files: The file of each shard.
+        sizes: The number of samples in each shard.
+        index: The file that lists the shards.
+    """
+
+    def __init__(
+        self, path: Path, files: Sequence[Path], sizes: Sequence[int], index: Path
+    ) -> None:
+        super().__init__(path)
+        self._files, self._index = tuple(files), index
+        self._sizes = np.array(sizes, np.int64)
+
+    @property
+    def chunk_sizes(self) -> NDArray[np.int64]:
+        """The number of samples in each shard."""
+        return self._sizes
+
+    @property
+    def files(self) -> Sequence[Path]:
+        """The index and all shards."""
+        return (self._index, *self._files)
+
+    def files_of(self, chunk: int) -> Sequence[Path]:
+        """Return the file of a shard."""
+        return (self._files[chunk],)
+
+
+class ShardStore(FileStore):
     """The samples of files that others wrote, opened in place.
 
     Shards that are compressed are decoded whole, and the latest ones are kept.
@@ -95,12 +122,7 @@ class ShardStore(Store):
         self, shards: Shards, *, columns: Iterable[str] | None = None, cache_bytes: int = 2**28
     ) -> None:
         self.shards = shards
-        self._cache_bytes = check_integer("cache_bytes", cache_bytes, 0)
-        self._selected = None if columns is None else self._check_selection(columns)
-        self._open_chunks = self._fresh_chunks()
-        self._digests = FileDigests(
-            len(shards.files), self._path_of, self._name_of, self._described
-        )
+        self._begin(len(shards.files), columns, cache_bytes)
         if not len(self.chunk_sizes) or not self.num_samples:
             raise DamagedDataError(f"{shards.path}: has 0 samples and must have at least 1")
 
@@ -114,24 +136,6 @@ class ShardStore(Store):
                 f"{', '.join(known):.300}"
             )
         return tuple(names)
-
-    def select(self, columns: Iterable[str]) -> Self:
-        """Return the same store with fewer columns."""
-        other = copy.copy(self)
-        other._selected = self._check_selection(columns)
-        other.__dict__.pop("columns", None)
-        other._open_chunks = other._fresh_chunks()
-        return other
-
-    def _fresh_chunks(self) -> OpenChunks:
-        return OpenChunks(self._open, max_open_files(), self._cache_bytes)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_open_chunks": None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._open_chunks = self._fresh_chunks()
 
     @property
     def _where(self) -> str:
@@ -153,20 +157,6 @@ class ShardStore(Store):
         known = self.shards.columns
         return {name: known[name] for name in with_masks(self._selected or list(known), known)}
 
-    @property
-    def fingerprint(self) -> str:
-        """A short string that changes when the data does; asking reads a little of every file."""
-        return digest_texts(self.part_digests, size=16)
-
-    @property
-    def part_digests(self) -> list[str]:
-        """A digest for each file, or for each group of files if there are very many."""
-        return self._digests.parts
-
-    def describe_part(self, number: int) -> str:
-        """Return the file, or the first and the last one, of a part."""
-        return self._digests.describe(number)
-
     def _path_of(self, number: int) -> Path:
         return self.shards.files[number]
 
@@ -180,17 +170,6 @@ class ShardStore(Store):
     def _number_of(self) -> dict[Path, int]:
         return {path: number for number, path in enumerate(self.shards.files)}
 
-    def read(self, chunk: int, rows: Any, out: Arrays | None = None) -> Arrays:
-        """Return rows of one chunk, column by column; written to `out` if given."""
-        chunk = check_integer("chunk", chunk, 0, len(self.chunk_sizes) - 1)
-        source = self._open_chunks.get(chunk)
-        rows = check_rows(rows, int(self.chunk_sizes[chunk]), str(source.path))
-        return source.read(rows, self.columns, make_out(self.columns, len(rows), out))
-
-    def row_sources(self, chunk: int) -> Mapping[str, Rows] | None:
-        """Return the columns of a chunk."""
-        return self._open_chunks.get(chunk).rows
-
     def describe_row(self, chunk: int, row: int) -> str:
         """Return the origin of a row, for messages."""
         return self.shards.describe_row(chunk, row)
@@ -198,10 +177,6 @@ class ShardStore(Store):
     def prefetch(self, chunk: int) -> None:
         """Ask the kernel to read a chunk's files; this does not wait."""
         self.shards.prefetch(chunk)
-
-    def close(self) -> None:
-        """Close open files; a later read opens them again."""
-        self._open_chunks.clear()
 
     def _open(self, chunk: int) -> OpenChunk:
         for path in self.shards.files_of(chunk):

@@ -24,7 +24,7 @@ from feedline.store.foreign.headers import Bytes
 from feedline.store.foreign.surveys import kept_survey
 from feedline.store.lists import ListSource
 from feedline.store.mapped import map_file
-from feedline.store.shards import Shards
+from feedline.store.shards import ListedShards
 
 _MAGIC = b"LDARW01\0"
 _TAIL_BYTES = len(_MAGIC) + 4
@@ -44,7 +44,7 @@ def has_table(path: Path) -> bool:
     return end <= data.size and bool(np.all(data[4:end].view("<u4") == end))
 
 
-class RowShards(Shards):
+class RowShards(ListedShards):
     """The chunks of litdata that hold rows of tables.
 
     Args:
@@ -63,29 +63,13 @@ class RowShards(Shards):
         index: Path,
         compression: object = None,
     ) -> None:
-        super().__init__(path)
+        super().__init__(path, files, sizes, index)
         self._compression = compression if isinstance(compression, str) else None
-        self._files, self._index = tuple(files), index
-        self._sizes = np.array(sizes, np.int64)
-
-    @property
-    def chunk_sizes(self) -> NDArray[np.int64]:
-        """The number of samples in each chunk."""
-        return self._sizes
 
     @property
     def compression(self) -> str | None:
         """The name of the compression of tables; None if they are read as they lie."""
         return self._compression
-
-    @property
-    def files(self) -> Sequence[Path]:
-        """The index and all chunks."""
-        return (self._index, *self._files)
-
-    def files_of(self, chunk: int) -> Sequence[Path]:
-        """Return the file of a chunk."""
-        return (self._files[chunk],)
 
     @lazy
     def columns(self) -> Mapping[str, Column]:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from feedline.errors import DamagedDataError
 from feedline.lazy import lazy
@@ -19,7 +18,7 @@ from feedline.store.foreign.headers import Bytes, Span, numbers_at
 from feedline.store.foreign.surveys import kept_survey
 from feedline.store.lists import empty_arrays
 from feedline.store.progress import open_progress
-from feedline.store.shards import Shards
+from feedline.store.shards import ListedShards
 from feedline.store.slices import Numbers
 from feedline.words import several
 
@@ -33,7 +32,7 @@ class Records(NamedTuple):
     num_bytes_held: int
 
 
-class RecordShards(Shards):
+class RecordShards(ListedShards):
     """What is in shards of records.
 
     Args:
@@ -52,9 +51,7 @@ class RecordShards(Shards):
         fields: Sequence[Field],
         index: Path,
     ) -> None:
-        super().__init__(path)
-        self._files, self._index = tuple(files), index
-        self._sizes = np.array(sizes, np.int64)
+        super().__init__(path, files, sizes, index)
         self.fields = tuple(fields)
         if not self._sizes.sum():
             raise DamagedDataError(f"{path}: has 0 samples and must have at least 1")
@@ -62,20 +59,6 @@ class RecordShards(Shards):
     @abstractmethod
     def records(self, chunk: int) -> Records:
         """Return the bytes of a shard."""
-
-    @property
-    def chunk_sizes(self) -> NDArray[np.int64]:
-        """The number of samples in each shard."""
-        return self._sizes
-
-    @property
-    def files(self) -> Sequence[Path]:
-        """The index and all shards."""
-        return (self._index, *self._files)
-
-    def files_of(self, chunk: int) -> Sequence[Path]:
-        """Return the file of a shard."""
-        return (self._files[chunk],)
 
     @lazy
     def columns(self) -> Mapping[str, Column]:
