@@ -22,6 +22,7 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 from feedline.store.processes import ask_for_death_signal
+from feedline.torch.forking import wait_for_threads
 
 # Where no signal tells of the parent's end, it is looked for this often.
 _SECONDS_BETWEEN_LOOKS = 2.0
@@ -98,6 +99,8 @@ def born_shielded(loader: Any) -> Iterator[None]:
     if context.get_start_method() != "fork":
         # Started later, the tracker would unblock some of them.
         resource_tracker.ensure_running()
+    else:
+        wait_for_threads()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
     try:
         yield
