@@ -6,34 +6,24 @@ A slab is memory that many rows are gathered into at once, delivered batch by ba
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from itertools import pairwise
 from threading import local
-from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.errors import FeedlineError, StoreError
+from feedline.feed.open_rows import Described, RowKeeper
 from feedline.feed.slab_jobs import SlabJob, cut
 from feedline.plan import Block, Chunking, EqualChunks, UnequalChunks
 from feedline.store import Store
 from feedline.store.columns import Arrays, Column
-from feedline.store.gather import FlatRows, RowSource, scatter
-from feedline.store.lists import FlatLists, Lists, ListSource
-from feedline.store.scattered import FlatScattered, Rows, ScatteredRows
+from feedline.store.gather import scatter
+from feedline.store.lists import FlatLists, Lists
 
 _ALIGNMENT = 64
 # Rows of one chunk that follow each other are read in place; shorter runs are sorted by chunk.
 _MEAN_RUN = 16
-# Chunks that may be open for one copy; all of them have to be.
-_MOST_AT_ONCE = 128
-# Lists whose places may be kept for one copy.
-_MOST_LISTS = 2**20
-# Sets of chunks whose rows are kept ready.
-_MOST_OPENED = 4
-
-Flat = dict[str, FlatRows | FlatLists | FlatScattered]
 
 
 def chunking_of(store: Store) -> Chunking:
@@ -72,8 +62,7 @@ class Workplace:
 
     def __init__(self) -> None:
         self._of_thread = local()
-        # Slabs that are near each other often need the same chunks.
-        self._opened: dict[tuple[int, ...], Flat | None] = {}
+        self.rows = RowKeeper()
 
     def scratch(self, like: Arrays) -> Arrays:
         """Return arrays of the same shapes and types as others, with any contents.
@@ -87,17 +76,6 @@ class Workplace:
         if memory is None or len(memory) < num_bytes:
             memory = self._of_thread.memory = np.empty(num_bytes, np.uint8)
         return arrays_in(memory, columns, num_rows)
-
-    def flat_rows(self, store: Store, job: SlabJob, names: Iterable[str]) -> Flat | None:
-        """Return the rows of a job's chunks, column by column; None if they must be read."""
-        opened = self._opened
-        if job.needed in opened:
-            return opened[job.needed]
-        found = _flat_rows(store, job, names)
-        # Other threads read the dict meanwhile, so it is replaced, never changed.
-        kept = list(opened.items())[1 - _MOST_OPENED :]
-        self._opened = dict([*kept, (job.needed, found)])
-        return found
 
 
 def gather(store: Store, job: SlabJob, arrays: Arrays, workplace: Workplace) -> None:
@@ -113,48 +91,16 @@ def gather(store: Store, job: SlabJob, arrays: Arrays, workplace: Workplace) -> 
         workplace: What is kept from one slab to the next.
     """
     columns = store.columns
-    flat = workplace.flat_rows(store, job, columns)
-    if not columns or flat is None:
+    opened = workplace.rows.rows_for(store, job, columns)
+    if not columns or opened is None:
         _gather_by_chunk(store, job, arrays, workplace)
         return
-    slots = np.empty(job.num_chunks, np.int64)
-    slots[list(job.needed)] = np.arange(len(job.needed))
-    slots = slots[job.chunks]
-    for name, rows in flat.items():
+    slots = opened.slots(job.chunks)
+    for name, rows in opened.columns.items():
         if isinstance(rows, FlatLists):
             arrays[name] = rows.gather(slots, job.rows)
         else:
             rows.take(slots, job.rows, arrays[name])
-
-
-def _flat_rows(store: Store, job: SlabJob, names: Iterable[str]) -> Flat | None:
-    # A store of the user's own may have `read` only.
-    sources_of = getattr(store, "row_sources", None)
-    if sources_of is None or len(job.needed) > _MOST_AT_ONCE:
-        return None
-    with _Described(store, job) as described:
-        opened = [sources_of(described.at(chunk)) for chunk in job.needed]
-    if None in opened:
-        return None
-    flat: Flat = {}
-    for name in names:
-        rows = _flat([sources[name] for sources in opened])
-        if rows is None:
-            return None
-        flat[name] = rows
-    return flat
-
-
-def _flat(sources: list[Rows]) -> FlatRows | FlatLists | FlatScattered | None:
-    arrays = [source for source in sources if isinstance(source, RowSource)]
-    if arrays:
-        return FlatRows.of(arrays) if len(arrays) == len(sources) else None
-    if sum(map(len, sources)) > _MOST_LISTS:
-        return None
-    scattered = [source for source in sources if isinstance(source, ScatteredRows)]
-    if scattered:
-        return FlatScattered(scattered)
-    return FlatLists([source for source in sources if isinstance(source, ListSource)])
 
 
 def _gather_by_chunk(store: Store, job: SlabJob, arrays: Arrays, workplace: Workplace) -> None:
@@ -182,41 +128,13 @@ def _read_runs(
     """Read the rows of each run of one chunk, one run after another; return the lists in them."""
     starts = np.flatnonzero(chunks[1:] != chunks[:-1]) + 1
     lists: dict[str, list[Lists]] = {c.name: [] for c in store.columns.values() if c.has_lists}
-    with _Described(store, job) as described:
+    with Described(store, job) as described:
         for first, end in pairwise([0, *starts.tolist(), len(rows)]):
             part = {name: array[first:end] for name, array in out.items()}
             found = store.read(described.at(int(chunks[first])), rows[first:end], out=part)
             for name, parts in lists.items():
                 parts.append(found[name])
     return {name: Lists.joined(parts) for name, parts in lists.items()}
-
-
-class _Described:
-    """Adds to an error where the first row was that could not be read."""
-
-    def __init__(self, store: Store, job: SlabJob) -> None:
-        self._store = store
-        self._job = job
-        self._chunk = 0
-
-    def at(self, chunk: int) -> int:
-        """Note that a chunk is read now, and return it."""
-        self._chunk = chunk
-        return chunk
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if not isinstance(error, StoreError | OSError | ValueError):
-            return
-        if isinstance(error, FeedlineError) and not isinstance(error, StoreError):
-            return
-        row = int(self._job.rows[np.argmax(self._job.chunks == self._chunk)])
-        where = self._store.describe_row(self._chunk, row)
-        if isinstance(error, StoreError):
-            raise type(error)(f"{error} (while reading {where})") from error
-        raise StoreError(f"{where}: cannot be read ({error})") from error
 
 
 def layout_of(columns: Mapping[str, Column], num_rows: int) -> dict[str, tuple[int, int]]:

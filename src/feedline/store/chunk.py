@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Lock
@@ -181,6 +181,11 @@ class OpenChunks:
                 found = self._open(number)
                 self._keep(number, found)
         return found
+
+    def has_all(self, numbers: Iterable[int]) -> bool:
+        """Whether all of these chunks are open."""
+        with self._lock:
+            return all(number in self._chunks for number in numbers)
 
     def _keep(self, number: int, chunk: OpenChunk) -> None:
         with self._lock:

@@ -59,14 +59,14 @@ class FileDigests:
             digests.append(digest_texts([self._described(number), digest_parts(path)]))
         return (digests[0] if self._num_files <= _MAX_PARTS else digest_texts(digests)), stamps
 
-    def check_unchanged(self, number: int) -> None:
-        """Raise if a file was replaced since the digests were taken.
+    def unchanged(self, number: int) -> Path:
+        """Return the path of a file, or raise if it was replaced since the digests were taken.
 
         A file that was only touched or copied has the same content, which is compared then.
         """
         path = self._path_of(number)
         if not self._stamps or stamp_of(path) == self._stamps[number]:
-            return
+            return path
         part = number
         if self._num_files > _MAX_PARTS:
             part = ((number + 1) * _MAX_PARTS - 1) // self._num_files
@@ -78,6 +78,7 @@ class FileDigests:
             )
         files = self._files_in(part)
         self._stamps[files.start : files.stop] = stamps
+        return path
 
     def describe(self, part: int) -> str:
         """Return the file, or the first and the last one, of a part."""

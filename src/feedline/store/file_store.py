@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -97,6 +97,10 @@ class FileStore(Store):
         if type(self).read is not FileStore.read:
             return None
         return self._open_chunks.get(chunk).rows
+
+    def keeps_open(self, chunks: Sequence[int]) -> bool:
+        """Whether all of these chunks are open, of which no more are than may be at once."""
+        return self._open_chunks.has_all(chunks)
 
     def close(self) -> None:
         """Close open files; a later read opens them again."""

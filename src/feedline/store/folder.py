@@ -276,8 +276,7 @@ class FolderStore(FileStore):
     def _open_file(self, chunk: int, expected: Mapping[str, Column] | None = None) -> OpenChunk:
         number = int(self._layout[0][chunk])
         file = self.manifest.file(number)
-        path = self._path_of(number)
-        self._digests.check_unchanged(number)
+        path = self._digests.unchanged(number)
         if self._verify and number not in self._verified:
             check_file(path, file)
             self._verified.add(number)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from feedline.errors import DamagedDataError, InvalidValueError, check_choice
 from feedline.store.columns import KINDS_OF_LISTS, Column
+from feedline.store.places import FlatPlaces, by_source
 from feedline.store.slices import Numbers, copy_slices
 from feedline.words import several
 
@@ -254,16 +255,22 @@ class FlatLists:
 
     def __init__(self, sources: Sequence[ListSource]) -> None:
         self._sources = sources
-        self._firsts = np.cumsum([0, *map(len, sources)])
-        self._addresses = np.concatenate([source.address + source.starts for source in sources])
-        self._lengths = np.concatenate([source.lengths for source in sources])
+        self._places = FlatPlaces(sources)
+        self._lengths = None
+        if self._places.is_table:
+            self._lengths = np.concatenate([source.lengths for source in sources])
         self._column = sources[0].column("")
 
     def gather(self, numbers: Numbers, rows: Numbers) -> Lists:
         """Return list `rows[i]` of source `numbers[i]`, for each i."""
-        places = self._firsts.take(numbers)
-        places += rows
-        return gather_lists(self._addresses.take(places), self._lengths.take(places), self._column)
+        if self._lengths is not None:
+            places = self._places.numbers(numbers, rows)
+            lengths = self._lengths.take(places)
+        else:
+            lengths = np.empty(len(rows), np.int64)
+            for number, mine in by_source(numbers):
+                lengths[mine] = self._sources[number].lengths.take(rows[mine])
+        return gather_lists(self._places.addresses(numbers, rows), lengths, self._column)
 
 
 #: What a column of lists is stored as, in chunks that hold arrays only.

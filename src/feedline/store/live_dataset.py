@@ -195,6 +195,10 @@ class DatasetStore(Store):
         """Return the columns of a batch; None if indices choose the samples."""
         return self._open_batches.get(chunk).rows if self._indices is None else None
 
+    def keeps_open(self, chunks: Sequence[int]) -> bool:
+        """Whether all of these batches are kept, of which no more are than may be at once."""
+        return self._open_batches.has_all(chunks)
+
     def describe_row(self, chunk: int, row: int) -> str:
         """Return the number of a row in the dataset."""
         return f"{_PATH}, row {int(self.edges[chunk]) + row}"

@@ -86,6 +86,8 @@ class Manifest:
     entries: list[dict[str, Any]] = field(repr=False)
     samples: NDArray[np.int64] = field(repr=False)
     columns: dict[str, Column] | None = None
+    # Checking the groups of a file takes long, and each of them is a chunk that asks for it.
+    _with_groups: dict[int, ChunkFile] = field(default_factory=dict, repr=False)
 
     @property
     def num_samples(self) -> int:
@@ -97,12 +99,17 @@ class Manifest:
 
     def file(self, number: int) -> ChunkFile:
         """Return one entry of `batch_files`, checked."""
+        if number in self._with_groups:
+            return self._with_groups[number]
         where = self.folder / MANIFEST_NAME
         check_relative(where, self.entries[number]["path"])
         try:
-            return ChunkFile.from_entry(self.entries[number])
+            found = ChunkFile.from_entry(self.entries[number])
         except InvalidValueError as error:
             raise DamagedDataError(f"{where}: batch_files[{number}]: {error}") from None
+        if found.groups is not None:
+            self._with_groups[number] = found
+        return found
 
 
 def read_manifest(folder: Path) -> Manifest:

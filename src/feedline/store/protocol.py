@@ -63,6 +63,13 @@ class Store(Protocol):
         """
         return None
 
+    def keeps_open(self, chunks: Sequence[int]) -> bool:
+        """Whether all of these chunks, which were just asked for, are still open.
+
+        If not, they do not fit into what the store may hold at once.
+        """
+        return False
+
     def prefetch(self, chunk: int) -> None:
         """Announce that a chunk will be read soon. This must not block."""
         return

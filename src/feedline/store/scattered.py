@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from feedline.store.columns import Column
 from feedline.store.gather import RowSource, as_items
 from feedline.store.lists import ListSource
+from feedline.store.places import FlatPlaces
 from feedline.store.slices import Numbers, Windows
 
 # What is copied twice should still be in a core's own cache the second time.
@@ -81,16 +82,12 @@ class FlatScattered:
     """
 
     def __init__(self, sources: Sequence[ScatteredRows]) -> None:
-        self._sources = sources
-        self._firsts = np.cumsum([0, *map(len, sources)])
-        self._addresses = np.concatenate([source.address + source.starts for source in sources])
+        self._places = FlatPlaces(sources)
         self._row_bytes = sources[0].row_bytes
 
     def take(self, numbers: Numbers, rows: Numbers, out: NDArray[Any]) -> None:
         """Write row `rows[i]` of source `numbers[i]` to row i of `out`, which is C-contiguous."""
-        places = self._firsts.take(numbers)
-        places += rows
-        _copy(self._addresses.take(places), self._row_bytes, out)
+        _copy(self._places.addresses(numbers, rows), self._row_bytes, out)
 
 
 def _copy(addresses: Numbers, row_bytes: int, out: NDArray[Any]) -> None:

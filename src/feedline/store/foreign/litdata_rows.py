@@ -101,7 +101,7 @@ class RowShards(ListedShards):
         found: dict[str, _About] = {}
         num_before = 0
         for path in self._files:
-            with _table_of(path) as (table, _):
+            with _table_of(path) as (table, _, _):
                 about: dict[str, _About] = {}
                 for name, array in _leaves(path, table):
                     if name in about:
@@ -126,7 +126,7 @@ class RowShards(ListedShards):
     def open(self, chunk: int, names: Sequence[str]) -> OpenChunk:
         """Open one chunk; what is neither numbers nor text is written as JSON."""
         path, arrays = self._files[chunk], {}
-        with _table_of(path) as (table, num_bytes_held):
+        with _table_of(path) as (table, data, num_bytes_held):
             leaves = dict(_leaves(path, table))
             for name, (form, _, _) in self._forms.items():
                 wanted = [column for column in (name, name + MISSING) if column in names]
@@ -138,7 +138,7 @@ class RowShards(ListedShards):
                 is_missing = np.asarray(array.is_null())
                 if name in wanted:
                     where = f"{path}: column {name!r:.80}"
-                    arrays[name] = _values(where, array, form, is_missing)
+                    arrays[name] = _values(where, array, form, is_missing, data)
                 if name + MISSING in wanted:
                     arrays[name + MISSING] = is_missing
         num_bytes_held += sum(array.nbytes for array in arrays.values() if _is_own(array))
@@ -163,8 +163,8 @@ def _arrow() -> Any:
 
 
 @contextmanager
-def _table_of(path: Path) -> Iterator[tuple[Any, int]]:
-    """Yield the table of a chunk, and the bytes of memory that it takes."""
+def _table_of(path: Path) -> Iterator[tuple[Any, Bytes, int]]:
+    """Yield the table of a chunk, its mapped file, and the bytes of memory that it takes."""
     arrow = _arrow()
     data = map_file(path)
     size = int.from_bytes(data[-_TAIL_BYTES : -len(_MAGIC)].tobytes(), "little")
@@ -179,7 +179,7 @@ def _table_of(path: Path) -> Iterator[tuple[Any, int]]:
         # Buffers that are shorter than they should be are found here, not by reading beyond them.
         table.validate(full=True)
         address = data.__array_interface__["data"][0]
-        yield table, _num_bytes_outside(table, address, address + data.size)
+        yield table, data, _num_bytes_outside(table, address, address + data.size)
     except FeedlineError:
         raise
     except (arrow.ArrowException, OSError, ValueError, LookupError) as error:
@@ -194,7 +194,17 @@ def _read_table(arrow: Any, data: Bytes) -> Any:
     options = arrow.ipc.IpcReadOptions(use_threads=False)
     is_file = data[:6].tobytes() == b"ARROW1"
     opened = arrow.ipc.open_file if is_file else arrow.ipc.open_stream
-    return opened(buffer, options=options).read_all().combine_chunks()
+    table = opened(buffer, options=options).read_all()
+    # What has its bytes in one place is read from there; the rest is small.
+    columns = [
+        column if _has_bytes(column.type) else column.combine_chunks() for column in table.columns
+    ]
+    return arrow.table(columns, names=table.column_names)
+
+
+def _has_bytes(type_: Any) -> bool:
+    types = _arrow().types
+    return bool(types.is_string(type_) or types.is_binary(type_))
 
 
 def _num_bytes_outside(table: Any, low: int, high: int) -> int:
@@ -204,8 +214,12 @@ def _num_bytes_outside(table: Any, low: int, high: int) -> int:
 
 
 def _leaves(path: Path, table: Any) -> Iterator[tuple[str, Any]]:
-    """Yield each column as one array; dicts as their values, named by their paths."""
+    """Yield each column as one array, texts and bytes as they lie; dicts as their values, named by
+    their paths."""
     for name, column in zip(table.column_names, table.columns, strict=True):
+        if _has_bytes(column.type):
+            yield name, column
+            continue
         array = column.chunk(0) if column.num_chunks else _arrow().nulls(0, column.type)
         yield from _leaves_of(path, name, array, 0)
 
@@ -272,7 +286,7 @@ def _merged(path: Path, name: str, one: _About, other: _About) -> _About:
     return forms.pop(), one[1] or other[1], one[2] + other[2]
 
 
-def _values(where: str, array: Any, form: str, is_missing: NDArray[np.bool_]) -> Any:
+def _values(where: str, array: Any, form: str, is_missing: NDArray[np.bool_], data: Bytes) -> Any:
     """Return the values of a leaf in the form that all chunks have; zeros where one is missing."""
     mine = _form_of(array)
     if mine == "null":
@@ -294,10 +308,37 @@ def _values(where: str, array: Any, form: str, is_missing: NDArray[np.bool_]) ->
         memory = inner.view(np.uint8)
         width = inner.dtype.itemsize
         return ListSource(memory, starts * width, lengths * width, type_name=type_name, where=where)
-    starts, lengths = _edges(array, is_missing)
-    content = array.buffers()[2]
-    memory = np.empty(0, np.uint8) if content is None else np.frombuffer(content, np.uint8)
-    return ListSource(memory, starts, lengths, kind=form, where=where)
+    return _texts(where, array, form, is_missing, data)
+
+
+def _texts(
+    where: str, column: Any, form: str, is_missing: NDArray[np.bool_], data: Bytes
+) -> ListSource:
+    """Return texts or bytes, where they lie in the mapped file; copied if they are elsewhere."""
+    pieces = getattr(column, "chunks", [column])
+    address = data.__array_interface__["data"][0]
+    contents = [piece.buffers()[2] for piece in pieces]
+    places = [0 if one is None else one.address - address for one in contents]
+    sizes = [0 if one is None else one.size for one in contents]
+    if not all(0 <= p <= data.size - size for p, size in zip(places, sizes, strict=True)):
+        array = pieces[0] if len(pieces) == 1 else column.combine_chunks()
+        data = np.frombuffer(array.buffers()[2], np.uint8)
+        pieces, places = [array], [0]
+    edges = np.cumsum([0, *map(len, pieces)])
+    tables = [
+        _edges(piece, is_missing[first : first + len(piece)])
+        for piece, first in zip(pieces, edges.tolist(), strict=False)
+    ]
+    starts = [place + table[0] for place, table in zip(places, tables, strict=True)]
+    lengths = [table[1] for table in tables]
+    none = [np.empty(0, np.int64)]
+    return ListSource(
+        data,
+        np.concatenate(starts or none),
+        np.concatenate(lengths or none),
+        kind=form,
+        where=where,
+    )
 
 
 def _converted(where: str, values: NDArray[Any], type_name: str) -> NDArray[Any]:
