@@ -71,15 +71,20 @@ def test_rows_of_more_chunks_than_a_set_may_have(
 
 
 def test_chunks_that_do_not_fit_are_read_one_after_another(
-    path: Path, caplog: pytest.LogCaptureFixture
+    path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The bytes of texts and lists that are kept are tables of their places.
     store, workplace = FolderStore.of_file(path, cache_bytes=2**10), Workplace()
+    asked: list[int] = []
+    original = store.row_sources
+    monkeypatch.setattr(store, "row_sources", lambda chunk: asked.append(chunk) or original(chunk))
     for seed in range(2):
         indices = np.random.default_rng(seed).permutation(NUM_ROWS)
         check(gathered(store, indices, workplace), indices)
         assert workplace.rows._many is None
         assert len(store._open_chunks._chunks) < NUM_CHUNKS
+    # All of them would be held at once.
+    assert len(asked) <= 16
     (said,) = caplog.messages
     assert said.startswith(f"{NUM_ROWS} samples lie in {NUM_CHUNKS} chunks, more than are kept")
 

@@ -18,7 +18,9 @@ from feedline.store.scattered import FlatScattered, Rows, ScatteredRows
 
 # Chunks that may be open for one copy, whatever they hold; all of them have to be.
 _MOST_AT_ONCE = 128
-# Sets of so many chunks whose rows are kept ready.
+# More chunks than that are opened so many at a time, as long as the store keeps all open.
+_OPENED_AT_ONCE = 16
+# Sets of at most that many chunks whose rows are kept ready.
 _MOST_SETS = 4
 
 logger = logging.getLogger("feedline")
@@ -97,13 +99,15 @@ class RowKeeper:
             return None
         sources = dict(kept.sources) if kept is not None else {}
         more = [chunk for chunk in job.needed if chunk not in sources]
-        opened = _opened(store, job, more)
         found = None
-        if opened is not None:
-            sources |= opened
+        for first in range(0, len(more), _OPENED_AT_ONCE):
+            opened = _opened(store, job, more[first : first + _OPENED_AT_ONCE])
+            sources |= opened or {}
             # What the store has closed again would be held here beyond its limits.
-            if store.keeps_open(list(sources)):
-                found = OpenRows.of(sources, job.num_chunks, names)
+            if opened is None or not store.keeps_open(list(sources)):
+                break
+        else:
+            found = OpenRows.of(sources, job.num_chunks, names)
         self._many, self._has_room = found, found is not None
         if not self._has_room:
             logger.warning(
