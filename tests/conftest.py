@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, settings
 
 from foreign import remove_copies
 from forked import stop_servers
+from leftovers import find_leftovers
 from processes import wait_for_children
 
 settings.register_profile(
@@ -51,8 +52,5 @@ def _nothing_is_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
     # An error that was caught may hold a loader with its workers.
     gc.collect()
     assert not (left := wait_for_children()), f"processes are left: {left}"
-    # Those that are killed cannot tidy up: launchers, and what multiprocessing is used by.
-    may_stay = ("torchelastic_", "torchinductor_", "pymp-")
-    files = [path for path in folder.iterdir() if not path.name.startswith(may_stay)]
-    listed = {path.name: os.listdir(path)[:5] if path.is_dir() else "" for path in files}
-    assert not files, f"files are left in the folder for temporary ones: {listed}"
+    left_files = find_leftovers(folder)
+    assert not left_files, f"files are left in the folder for temporary ones: {left_files}"
