@@ -141,7 +141,8 @@ def test_ranks_cover_every_sample_exactly_once_in_equally_many_batches(
 ) -> None:
     whole = due(kind, folder)
     assert kind.repeats or whole == Counter(range(NUM_SAMPLES))
-    for batch_size in kind.sizes:
+    # Batches of one sample, which are many, are tried on many ranks.
+    for batch_size in kind.sizes if world_size > 2 else kind.sizes[1:]:
         ranks = Ranks(kind, folder, world_size, batch_size)
         assert {len(loader) for loader in ranks.loaders} == {ranks.count_left()}
         num_batches = len(ranks.loaders[0])
