@@ -287,7 +287,7 @@ def make_bomb(folder: Path, num_mebibytes: int) -> Path:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs limits of memory")
 def test_a_chunk_that_is_larger_than_it_claims_takes_no_memory_here(tmp_path: Path) -> None:
-    source = make_bomb(tmp_path, 300)
+    source = make_bomb(tmp_path, 600)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(DamagedDataError, match=r"X/data: cannot be read|takes more than"):
         pack_anndata(source, tmp_path / "out", memory_budget=2**20)
