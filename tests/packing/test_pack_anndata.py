@@ -140,7 +140,8 @@ def test_the_order_of_a_seed_is_a_promise(tmp_path: Path) -> None:
     assert orders[7] != orders["seven"]
 
 
-@pytest.mark.parametrize("is_sparse", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("is_sparse", [True, False])
 def test_memory_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_sparse: bool
 ) -> None:
@@ -250,7 +251,7 @@ def test_nullable_strings_keep_what_is_missing(tmp_path: Path) -> None:
     assert [None if value is pd.NA else value for value in found] == ["a", None, "", "é", None]
 
 
-@pytest.mark.parametrize("shuffle", [True, False])
+@pytest.mark.parametrize("shuffle", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_matrix_without_values_keeps_its_rows(tmp_path: Path, shuffle: bool) -> None:
     data = make_anndata(20, matrix=sp.csr_matrix((20, 30), dtype=np.float32))
     pack_anndata(write(data, tmp_path / "a"), tmp_path / "out", shuffle=shuffle)
@@ -272,8 +273,11 @@ def test_files_that_zarr_leaves_out_are_not_missed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "dtype",
     [
-        *(np.float16, np.int64, np.bool_),
-        *(pytest.param(one, marks=pytest.mark.slow) for one in (np.float64, np.int8, np.uint16)),
+        *(np.float16, np.int64),
+        *(
+            pytest.param(one, marks=pytest.mark.slow)
+            for one in (np.float64, np.int8, np.uint16, np.bool_)
+        ),
     ],
 )
 def test_all_types_of_numbers_are_kept(tmp_path: Path, dtype: Any) -> None:
@@ -285,7 +289,7 @@ def test_all_types_of_numbers_are_kept(tmp_path: Path, dtype: Any) -> None:
     np.testing.assert_array_equal(found.X, values[found.obs[ROW]])
 
 
-@pytest.mark.parametrize("memory_budget", [2**20, 2**26])
+@pytest.mark.parametrize("memory_budget", [2**20, pytest.param(2**26, marks=pytest.mark.slow)])
 def test_compressed_chunks_side_by_side_are_read(tmp_path: Path, memory_budget: int) -> None:
     # With little memory a band of chunks over all columns is too large to be held.
     data = make_anndata(300, matrix=make_sparse(300, 2000).toarray())
@@ -298,6 +302,7 @@ def test_compressed_chunks_side_by_side_are_read(tmp_path: Path, memory_budget: 
     assert_same_rows(unshuffled(read(tmp_path / "out")), data)
 
 
+@pytest.mark.slow
 def test_large_chunks_of_a_source_are_read_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
