@@ -14,6 +14,8 @@ VENV_BENCH := .venv-bench
 BENCH := $(VENV_BENCH)/.installed
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Hundreds of processes of the tests import the same files, so their bytecode is kept.
+export PYTHONDONTWRITEBYTECODE :=
 
 # One more process than there are cores: many tests wait for processes that they have started.
 WORKERS = $(shell $(PYTHON) -c 'import os; print(len(os.sched_getaffinity(0)) + 1)')

@@ -3,13 +3,14 @@
 import gc
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from foreign import remove_copies
 from forked import stop_servers
+from leftovers import find_leftovers
 from processes import wait_for_children
 
 settings.register_profile(
@@ -27,6 +28,22 @@ settings.register_profile(
 settings.register_profile("quick", settings.get_profile("default"), max_examples=5)
 settings.register_profile("thorough", settings.get_profile("default"), max_examples=1000)
 settings.load_profile(os.environ.get("FEEDLINE_HYPOTHESIS_PROFILE", "default"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keep the garbage collector away from the tests and all that they import.
+
+    These stay until the end. To look through them takes a third of a second each time, and copies
+    them in every process that is forked from this one.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_terminal_summary(
@@ -51,8 +68,5 @@ def _nothing_is_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
     # An error that was caught may hold a loader with its workers.
     gc.collect()
     assert not (left := wait_for_children()), f"processes are left: {left}"
-    # Those that are killed cannot tidy up: launchers, and what multiprocessing is used by.
-    may_stay = ("torchelastic_", "torchinductor_", "pymp-")
-    files = [path for path in folder.iterdir() if not path.name.startswith(may_stay)]
-    listed = {path.name: os.listdir(path)[:5] if path.is_dir() else "" for path in files}
-    assert not files, f"files are left in the folder for temporary ones: {listed}"
+    left_files = find_leftovers(folder)
+    assert not left_files, f"files are left in the folder for temporary ones: {left_files}"

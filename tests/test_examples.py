@@ -68,7 +68,7 @@ def forked(program: str, arguments: list[str], options: dict[str, Any]) -> Forke
         if option.startswith("--nproc"):
             value = option.partition("=")[2]
             num_ranks = int(value or arguments.pop(0))
-    preload = ["torch._dynamo"]  # An optimizer imports it.
+    preload = ["torch._dynamo"] if num_ranks else []  # An optimizer imports it.
     return Forked(arguments, server="torch", preload=preload, num_ranks=num_ranks, **options)
 
 
@@ -90,6 +90,7 @@ def test_the_plan_example_accounts_for_every_sample(tmp_path: Path) -> None:
     assert "audit: 47 of 47 samples were consumed exactly once" in output
 
 
+@pytest.mark.slow
 def test_a_training_goes_on_with_any_number_of_processes(tmp_path: Path) -> None:
     on_two, on_three, alone, audit = commands_of("torch_ddp.py")
 
@@ -142,6 +143,7 @@ def test_an_evaluation_with_mask_has_the_result_of_one_process(tmp_path: Path) -
     assert "every rank has 5 batches, and of the samples [34, 33, 33]" in output
 
 
+@pytest.mark.slow
 def test_annealed_weights_give_exact_counts_in_every_phase(tmp_path: Path) -> None:
     output = run_example("mixture_annealing.py", tmp_path)
     assert "went on with 4 ranks from step 55 to step 99" in output
@@ -153,6 +155,7 @@ def test_annealed_weights_give_exact_counts_in_every_phase(tmp_path: Path) -> No
     assert "all 100 steps have the samples of a run on 1 rank" in output
 
 
+@pytest.mark.slow
 def test_batches_of_images_have_as_many_pixels_on_any_ranks(tmp_path: Path) -> None:
     output = run_example("bucketed_images.py", tmp_path)
     found = re.findall(r"step (\d+): (\d) ranks x (\d+) images of (\d+) x (\d+)", output)
@@ -170,6 +173,7 @@ def test_batches_of_images_have_as_many_pixels_on_any_ranks(tmp_path: Path) -> N
     assert "all 300 images were used exactly once" in output
 
 
+@pytest.mark.slow
 def test_a_folder_is_streamed_in_bounded_memory(tmp_path: Path) -> None:
     # It measures memory, some of which a forked process shares.
     output = run_example("lazy_folder.py", tmp_path, is_forked=False)

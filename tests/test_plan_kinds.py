@@ -37,9 +37,6 @@ KINDS = {
     if isinstance(kind, type) and issubclass(kind, Plan | Order) and kind not in (Plan, Order)
 }
 
-# Files that still ask; each goes from here when it is changed.
-NOT_YET = {"torch/folder_batches.py", "torch/mixture.py"}
-
 
 def asked_kinds(tree: ast.Module) -> set[str]:
     """The kinds of plans that `isinstance` or `match` asks for in a file."""
@@ -63,13 +60,13 @@ def test_the_kinds_are_known() -> None:
     assert {"SamplePlan", "BucketPlan", "WindowPlan", "Mixture", "Shuffled"} <= KINDS
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(SOURCE).as_posix())
-def test_nobody_outside_asks_for_the_kind_of_a_plan(path: Path) -> None:
-    asked = asked_kinds(ast.parse(path.read_text("utf-8")))
-    if path.relative_to(SOURCE).as_posix() in NOT_YET:
-        assert asked, "this file asks no longer: take it out of NOT_YET"
-    else:
-        assert not asked, "ask the plan instead: give `Plan` a method that answers"
+def test_nobody_outside_asks_for_the_kind_of_a_plan() -> None:
+    asked = {
+        path.relative_to(SOURCE).as_posix(): kinds
+        for path in FILES
+        if (kinds := asked_kinds(ast.parse(path.read_text("utf-8"))))
+    }
+    assert not asked, "ask the plan instead: give `Plan` a method that answers"
 
 
 CHUNKS = EqualChunks(num_samples=60, chunk_size=7)

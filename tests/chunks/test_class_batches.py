@@ -11,7 +11,7 @@ from typing import Any
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from numpy.typing import NDArray
 
 from chunk_requests import batches_of
@@ -65,7 +65,6 @@ def runs(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-@settings(max_examples=60)
 @given(runs())
 def test_a_run_with_resizes_has_one_class_a_batch_and_every_draw_once(run: dict[str, Any]) -> None:
     def plan_of(batch_size: int) -> Plan:

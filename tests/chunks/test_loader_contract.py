@@ -68,6 +68,7 @@ def go_through(
     return parts
 
 
+@few_examples(1 / 2)
 @given(st.data(), st.lists(st.integers(1, 5), min_size=1, max_size=4))
 def test_windows_deliver_every_row_once_whatever_happens(
     stores: Stores, data: st.DataObject, world_sizes: list[int]
@@ -85,6 +86,7 @@ def test_windows_deliver_every_row_once_whatever_happens(
         assert seen.total() - run.num_rows < max(world_size for world_size, _ in parts)
 
 
+@few_examples(1 / 2)
 @given(st.data(), st.integers(1, 5), st.integers(1, 4))
 def test_contiguous_shards_are_delivered_once_whatever_happens(
     stores: Stores, data: st.DataObject, world_size: int, num_parts: int
@@ -105,7 +107,7 @@ def history_of(state: State) -> list[list[int]]:
     return list(json.loads(state["cursor"])["history"])
 
 
-@few_examples(1 / 2)
+@few_examples(1 / 3)
 @given(st.data(), st.integers(1, 3), st.sampled_from(["contiguous", "windows"]))
 def test_the_state_counts_what_was_delivered_however_much_is_read_ahead(
     stores: Stores, data: st.DataObject, world_size: int, shards: str
@@ -123,7 +125,7 @@ def test_the_state_counts_what_was_delivered_however_much_is_read_ahead(
     assert history_of(taken[0][1]) == history_of(counted.state_dict(num_batches))
 
 
-@few_examples(1 / 2)
+@few_examples(1 / 3)
 @given(st.data(), st.integers(1, 3), st.sampled_from(["contiguous", "windows"]))
 def test_a_resumed_run_goes_on_as_if_it_had_not_been_interrupted(
     stores: Stores, data: st.DataObject, world_size: int, shards: str
@@ -146,6 +148,7 @@ def test_a_resumed_run_goes_on_as_if_it_had_not_been_interrupted(
     assert resumed.sampler.epoch == 1
 
 
+@few_examples(1 / 2)
 @given(st.data())
 def test_a_used_loader_goes_back_to_a_state(stores: Stores, data: st.DataObject) -> None:
     run = draw_run(data, stores, "windows", 1)

@@ -12,7 +12,7 @@ import h5py
 import numpy as np
 import pytest
 
-from anndata_data import make_anndata, read, write
+from anndata_data import make_anndata, read, write, write_cells
 from cli_runs import check_refused, invoke, run
 from feedline.packing.anndata.writer import AnnDataWriter
 from feedline.store import pack_anndata
@@ -21,7 +21,7 @@ from pack_data import read_tree
 
 def test_several_files_are_packed_as_by_the_function(tmp_path: Path) -> None:
     sources = [
-        write(make_anndata(40), tmp_path / "a"),
+        write_cells(40, tmp_path / "a"),
         write(make_anndata(50, 1), tmp_path / "b", "zarr3"),
     ]
     done = run("pack", *sources, "out.zarr", cwd=tmp_path)
@@ -34,7 +34,7 @@ def test_several_files_are_packed_as_by_the_function(tmp_path: Path) -> None:
 
 
 def test_every_option_reaches_the_function(tmp_path: Path) -> None:
-    source = write(make_anndata(100), tmp_path / "a")
+    source = write_cells(100, tmp_path / "a")
     options = [
         *("--element", "layers/dense", "--obs", "size", "--obs", "label", "--chunk-rows", 8),
         *("--shard-rows", 32, "--seed", "seven", "--memory", "16MiB", "--json", "--no-source-row"),
@@ -88,7 +88,7 @@ def test_a_zarr_folder_is_known_by_what_is_in_it(tmp_path: Path) -> None:
 def test_failures_are_one_line_and_leave_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], text: str
 ) -> None:
-    source = write(make_anndata(10), tmp_path / "a")
+    source = write_cells(10, tmp_path / "a")
     (tmp_path / "a.csv").write_text("x\n1\n")
     (tmp_path / "there").mkdir()
     (tmp_path / "bad.h5ad").write_bytes(source.read_bytes())
@@ -103,7 +103,7 @@ def test_failures_are_one_line_and_leave_nothing(
 def test_an_interrupted_command_says_that_nothing_was_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = write(make_anndata(10), tmp_path / "a")
+    source = write_cells(10, tmp_path / "a")
 
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
@@ -117,7 +117,7 @@ def test_an_interrupted_command_says_that_nothing_was_written(
 
 
 def test_progress_is_shown_on_request_only(tmp_path: Path) -> None:
-    source = write(make_anndata(20), tmp_path / "a")
+    source = write_cells(20, tmp_path / "a")
     code = (
         "import sys; from feedline.store import pack_anndata; "
         "pack_anndata(sys.argv[1], sys.argv[2], progress=True)"
@@ -131,7 +131,7 @@ def test_progress_is_shown_on_request_only(tmp_path: Path) -> None:
 
 
 def test_h5py_is_named_with_its_extra_where_it_is_missing(tmp_path: Path) -> None:
-    write(make_anndata(10), tmp_path / "a")
+    write_cells(10, tmp_path / "a")
     code = "import sys; sys.modules['h5py'] = None; from feedline.cli import main; main()"
     done = subprocess.run(
         [sys.executable, "-c", code, "pack", "a.h5ad", "out"],

@@ -105,11 +105,17 @@ def ids_of(kind: Kind, loader: Loader[Any], num_batches: int | None = None) -> l
     return [ids for ids, _ in batches_of(kind, loader, num_batches)]
 
 
+_due: dict[tuple[int, Path, int], Counter[int]] = {}
+
+
 def due(kind: Kind, folder: Path, epoch: int = 0) -> Counter[int]:
     """What an epoch has for one rank with batches of one, which loses and pads nothing."""
-    ranks = Ranks(kind, folder, 1, 1)
-    ranks.loaders[0].set_epoch(epoch)
-    return ranks.consume()
+    key = id(kind), folder, epoch
+    if key not in _due:
+        ranks = Ranks(kind, folder, 1, 1)
+        ranks.loaders[0].set_epoch(epoch)
+        _due[key] = ranks.consume()
+    return _due[key].copy()
 
 
 # Equal, and exactly once.
@@ -129,13 +135,14 @@ def test_a_loader_says_what_the_protocol_asks(kind: Kind, folder: Path) -> None:
 
 
 @each_kind
-@pytest.mark.parametrize("world_size", [1, 2, 3, 5])
+@pytest.mark.parametrize("world_size", [1, 2, pytest.param(3, marks=pytest.mark.slow), 5])
 def test_ranks_cover_every_sample_exactly_once_in_equally_many_batches(
     kind: Kind, world_size: int, folder: Path
 ) -> None:
     whole = due(kind, folder)
     assert kind.repeats or whole == Counter(range(NUM_SAMPLES))
-    for batch_size in kind.sizes:
+    # Batches of one sample, which are many, are tried on many ranks.
+    for batch_size in kind.sizes if world_size > 2 else kind.sizes[1:]:
         ranks = Ranks(kind, folder, world_size, batch_size)
         assert {len(loader) for loader in ranks.loaders} == {ranks.count_left()}
         num_batches = len(ranks.loaders[0])
@@ -213,7 +220,7 @@ def test_the_state_counts_what_the_loop_received_and_not_what_was_read_ahead(
 
 
 @each_kind
-@few_examples(1 / 3)
+@few_examples(1 / 5)
 @given(data=st.data())
 def test_killed_and_resized_runs_consume_every_sample_once(
     kind: Kind, folder: Path, data: st.DataObject

@@ -15,9 +15,10 @@ from typing import Any
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 
 import feedline
+from examples import few_examples
 from feedline.errors import (
     CursorFormatError,
     DamagedDataError,
@@ -108,7 +109,7 @@ def new_readers() -> Readers:
 # What comes.
 
 
-@pytest.mark.parametrize("num_threads", [0, 1, 2, 5])
+@pytest.mark.parametrize("num_threads", [0, 1, 5])
 @pytest.mark.parametrize("kind", KINDS)
 def test_batches_are_those_of_the_plan_in_its_order(
     kind: str, num_threads: int, folder: Path
@@ -135,7 +136,6 @@ def test_batches_are_those_of_the_plan_in_its_order(
 
 
 @given(data=st.data())
-@settings(max_examples=40)
 def test_threads_and_budgets_change_nothing(data: st.DataObject) -> None:
     sizes = data.draw(st.lists(st.integers(0, 15), min_size=1, max_size=6).filter(any))
     kind = data.draw(st.sampled_from(ELASTIC))
@@ -307,6 +307,7 @@ lives = st.tuples(
 )
 
 
+@few_examples(1 / 2)
 @given(folders, st.sampled_from(KINDS), st.lists(lives, max_size=5))
 def test_killed_and_resized_runs_consume_every_sample_once(
     sizes: list[int], kind: str, runs: list[tuple[int, int, int, int, int]]
@@ -640,7 +641,7 @@ if sys.argv[3] == "in a cycle":
 """
 
 
-@pytest.mark.parametrize("num_threads", [0, 3])
+@pytest.mark.parametrize("num_threads", [pytest.param(0, marks=pytest.mark.slow), 3])
 @pytest.mark.parametrize("how", ["in the module", "in a function", "in a cycle"])
 def test_a_process_ends_quietly_with_an_unfinished_pass(
     how: str, num_threads: int, folder: Path

@@ -260,7 +260,6 @@ def test_nothing_is_printed_at_the_end_of_the_process(keeper: str) -> None:
 
 
 @given(any_plan, world_sizes, batch_sizes, st.lists(st.integers(0, 30), min_size=1, max_size=8))
-@settings(max_examples=40)
 def test_any_part_of_the_blocks_is_what_the_segment_says(
     plan: Any, world_size: int, batch_size: int, starts: list[int]
 ) -> None:

@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import feedline
+from examples import few_examples
 from feedline.errors import InvalidValueError, SampleError
 from feedline.feed import sample_rng
 from feedline.plan import Plan
@@ -86,7 +87,7 @@ def drawn_by(batches: Iterator[Any]) -> Iterator[tuple[int, ...]]:
 
 
 @pytest.mark.parametrize("name", PLANS)
-@settings(max_examples=8, deadline=None)
+@few_examples(1 / 6)
 @given(data=st.data())
 def test_what_a_draw_gets_depends_on_nothing_else(
     name: str, store: FolderStore, data: st.DataObject

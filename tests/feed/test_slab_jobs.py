@@ -5,7 +5,7 @@ from __future__ import annotations
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 
 from feedline.errors import InvalidValueError
 from feedline.feed import Reading
@@ -16,7 +16,6 @@ from feedline.plan import Plan, Segment, UnequalChunks
 from plan_kinds import any_plan, batch_sizes, fits, world_sizes
 
 
-@settings(max_examples=60)
 @given(plan=any_plan, world_size=world_sizes, batch_size=batch_sizes, data=st.data())
 def test_jobs_cover_the_batches_of_a_rank_in_order(
     plan: Plan, world_size: int, batch_size: int, data: st.DataObject

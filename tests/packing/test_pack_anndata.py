@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import shutil
 import signal
@@ -21,7 +22,16 @@ import pytest
 import scipy.sparse as sp
 import zarr
 
-from anndata_data import KINDS, assert_same_rows, make_anndata, make_sparse, read, to_dense, write
+from anndata_data import (
+    KINDS,
+    assert_same_rows,
+    make_anndata,
+    make_sparse,
+    read,
+    to_dense,
+    write,
+    write_cells,
+)
 from feedline.chunks import RandomSampler
 from feedline.errors import InvalidValueError, PackError
 from feedline.feed import ChunkLoader
@@ -35,6 +45,7 @@ from killed_packs import run_trials
 from pack_data import partial_of, read_tree
 
 ROW = "feedline_source_row"
+ELEMENTS = ("X", "layers/dense", "raw/X")
 
 
 def unshuffled(data: anndata.AnnData) -> anndata.AnnData:
@@ -45,8 +56,17 @@ def unshuffled(data: anndata.AnnData) -> anndata.AnnData:
     return ordered
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("element", ["X", "layers/dense", "raw/X"])
+@pytest.mark.parametrize(
+    ("kind", "element"),
+    [
+        *zip(KINDS, ELEMENTS, strict=True),
+        *(
+            pytest.param(kind, element, marks=pytest.mark.slow)
+            for kind, element in itertools.product(KINDS, ELEMENTS)
+            if KINDS.index(kind) != ELEMENTS.index(element)
+        ),
+    ],
+)
 def test_without_a_shuffle_the_rows_are_those_of_the_source(
     tmp_path: Path, kind: str, element: str
 ) -> None:
@@ -66,8 +86,14 @@ def test_without_a_shuffle_the_rows_are_those_of_the_source(
     assert sorted(os.listdir(tmp_path)) == sorted([source.name, "out"])
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("is_sparse", [True, False])
+@pytest.mark.parametrize(
+    ("kind", "is_sparse"),
+    [
+        *(("h5ad", True), ("zarr3", False)),
+        pytest.param("zarr2", True, marks=pytest.mark.slow),
+        pytest.param("h5ad", False, marks=pytest.mark.slow),
+    ],
+)
 def test_a_shuffle_moves_whole_rows_and_loses_none(
     tmp_path: Path, kind: str, is_sparse: bool
 ) -> None:
@@ -105,7 +131,7 @@ def test_our_own_store_reads_the_same_rows(tmp_path: Path) -> None:
 
 
 def test_the_order_of_a_seed_is_a_promise(tmp_path: Path) -> None:
-    source = write(make_anndata(12), tmp_path / "a")
+    source = write_cells(12, tmp_path / "a")
     orders = {}
     for seed in (7, "seven"):
         pack_anndata(source, tmp_path / f"{seed}", seed=seed, obs=[])
@@ -114,6 +140,7 @@ def test_the_order_of_a_seed_is_a_promise(tmp_path: Path) -> None:
     assert orders[7] != orders["seven"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_sparse", [True, False])
 def test_memory_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_sparse: bool
@@ -198,7 +225,7 @@ def test_several_sources_follow_one_another(tmp_path: Path) -> None:
 
 
 def test_obs_chooses_columns(tmp_path: Path) -> None:
-    source = write(make_anndata(30), tmp_path / "a")
+    source = write_cells(30, tmp_path / "a")
     pack_anndata(source, tmp_path / "out", obs=["size", "label"], source_row="from")
     assert list(read(tmp_path / "out").obs.columns) == ["size", "label", "from"]
     with pytest.raises(PackError, match="has no column obs/colour"):
@@ -224,7 +251,7 @@ def test_nullable_strings_keep_what_is_missing(tmp_path: Path) -> None:
     assert [None if value is pd.NA else value for value in found] == ["a", None, "", "é", None]
 
 
-@pytest.mark.parametrize("shuffle", [True, False])
+@pytest.mark.parametrize("shuffle", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_matrix_without_values_keeps_its_rows(tmp_path: Path, shuffle: bool) -> None:
     data = make_anndata(20, matrix=sp.csr_matrix((20, 30), dtype=np.float32))
     pack_anndata(write(data, tmp_path / "a"), tmp_path / "out", shuffle=shuffle)
@@ -243,7 +270,16 @@ def test_files_that_zarr_leaves_out_are_not_missed(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "X" / "indices" / "c" / "0").exists()
 
 
-@pytest.mark.parametrize("dtype", [np.float16, np.float64, np.int8, np.uint16, np.int64, np.bool_])
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        *(np.float16, np.int64),
+        *(
+            pytest.param(one, marks=pytest.mark.slow)
+            for one in (np.float64, np.int8, np.uint16, np.bool_)
+        ),
+    ],
+)
 def test_all_types_of_numbers_are_kept(tmp_path: Path, dtype: Any) -> None:
     values = (np.random.default_rng(0).random((50, 6)) * 100).astype(dtype)
     data = make_anndata(50, matrix=values)
@@ -253,7 +289,7 @@ def test_all_types_of_numbers_are_kept(tmp_path: Path, dtype: Any) -> None:
     np.testing.assert_array_equal(found.X, values[found.obs[ROW]])
 
 
-@pytest.mark.parametrize("memory_budget", [2**20, 2**26])
+@pytest.mark.parametrize("memory_budget", [2**20, pytest.param(2**26, marks=pytest.mark.slow)])
 def test_compressed_chunks_side_by_side_are_read(tmp_path: Path, memory_budget: int) -> None:
     # With little memory a band of chunks over all columns is too large to be held.
     data = make_anndata(300, matrix=make_sparse(300, 2000).toarray())
@@ -266,6 +302,7 @@ def test_compressed_chunks_side_by_side_are_read(tmp_path: Path, memory_budget: 
     assert_same_rows(unshuffled(read(tmp_path / "out")), data)
 
 
+@pytest.mark.slow
 def test_large_chunks_of_a_source_are_read_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -286,9 +323,15 @@ def test_large_chunks_of_a_source_are_read_once(
     assert sorted(size for size in sizes if size) == sorted(wanted)
 
 
-@pytest.mark.parametrize("shuffle", [True, False])
-@pytest.mark.parametrize("is_there", [True, False])
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(errno.ENOSPC, "No space left")])
+@pytest.mark.parametrize(
+    ("error", "is_there", "shuffle"),
+    [
+        (KeyboardInterrupt(), True, True),
+        (OSError(errno.ENOSPC, "No space left"), False, False),
+        pytest.param(KeyboardInterrupt(), False, False, marks=pytest.mark.slow),
+        pytest.param(OSError(errno.ENOSPC, "No space left"), True, True, marks=pytest.mark.slow),
+    ],
+)
 def test_a_run_that_is_interrupted_leaves_what_was_there(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -296,7 +339,7 @@ def test_a_run_that_is_interrupted_leaves_what_was_there(
     is_there: bool,
     shuffle: bool,
 ) -> None:
-    source = write(make_anndata(60), tmp_path / "a")
+    source = write_cells(60, tmp_path / "a")
     if is_there:
         pack_anndata(source, tmp_path / "out", seed=1)
     before = read_tree(tmp_path)
@@ -316,9 +359,10 @@ def test_a_run_that_is_interrupted_leaves_what_was_there(
     assert len(os.listdir(tmp_path)) == 1 + is_there
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
 def test_a_run_that_was_killed_leaves_no_folder_and_can_be_repeated(tmp_path: Path) -> None:
-    source = write(make_anndata(60), tmp_path / "a")
+    source = write_cells(60, tmp_path / "a")
     code = (
         "import os, signal, sys\n"
         "from feedline.store import pack_anndata\n"
@@ -338,7 +382,7 @@ def test_a_run_that_was_killed_leaves_no_folder_and_can_be_repeated(tmp_path: Pa
 
 
 def test_a_folder_that_is_there_is_kept_unless_we_wrote_it(tmp_path: Path) -> None:
-    source = write(make_anndata(30), tmp_path / "a")
+    source = write_cells(30, tmp_path / "a")
     other = write(make_anndata(30), tmp_path / "other", "zarr3")
     before = read_tree(other)
     with pytest.raises(PackError, match="already exists"):
@@ -359,7 +403,7 @@ def test_a_folder_that_is_there_is_kept_unless_we_wrote_it(tmp_path: Path) -> No
 def test_a_source_that_changes_meanwhile_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = write(make_anndata(30), tmp_path / "a")
+    source = write_cells(30, tmp_path / "a")
     finish = AnnDataWriter.finish
     monkeypatch.setattr(
         AnnDataWriter, "finish", lambda self: os.utime(source, ns=(1, 1)) or finish(self)
@@ -372,7 +416,7 @@ def test_a_source_that_changes_meanwhile_is_told(
 def test_a_disk_that_is_too_small_is_told_before_it_is_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = write(make_anndata(30), tmp_path / "a")
+    source = write_cells(30, tmp_path / "a")
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(1000, 900, 100))
     with pytest.raises(PackError, match="which has 100; free some space"):
@@ -398,7 +442,7 @@ def test_a_disk_that_is_too_small_is_told_before_it_is_full(
 def test_arguments_out_of_bounds_are_told(
     tmp_path: Path, options: dict[str, Any], text: str
 ) -> None:
-    source = write(make_anndata(10), tmp_path / "a")
+    source = write_cells(10, tmp_path / "a")
     with pytest.raises(InvalidValueError, match=text):
         pack_anndata(source, tmp_path / "out", **options)
     assert os.listdir(tmp_path) == ["a.h5ad"]
@@ -415,7 +459,7 @@ def test_sources_without_rows_and_chunks_beyond_memory_are_told(tmp_path: Path) 
 
 
 def test_neither_anndata_nor_pandas_is_needed(tmp_path: Path) -> None:
-    source = write(make_anndata(30), tmp_path / "a")
+    source = write_cells(30, tmp_path / "a")
     code = (
         "import sys\n"
         "sys.modules['anndata'] = sys.modules['pandas'] = None\n"

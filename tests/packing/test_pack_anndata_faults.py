@@ -19,7 +19,7 @@ import h5py
 import numpy as np
 import pytest
 
-from anndata_data import make_anndata, make_sparse, write
+from anndata_data import make_anndata, make_sparse, write, write_cells
 from feedline.errors import DamagedDataError, InvalidValueError, PackError, UnsafeDataError
 from feedline.packing.anndata import checking
 from feedline.store import pack_anndata
@@ -58,12 +58,16 @@ def forget(data: anndata.AnnData) -> None:
     ("change", "text"),
     [
         (csc, r"csc_matrix and must be csr_matrix .*`adata.X = adata.X.tocsr\(\)`"),
-        (rename, "variable 1 is 'other' but in .*a.h5ad it is 'gene 1'"),
+        pytest.param(
+            rename, "variable 1 is 'other' but in .*a.h5ad it is 'gene 1'", marks=pytest.mark.slow
+        ),
         (widen, "has dtype=float64 but .*a.h5ad: X has float32"),
-        (unsparse, "one is sparse and one is dense"),
-        (reorder, "obs/stage: is ordered categorical of strings"),
+        pytest.param(unsparse, "one is sparse and one is dense", marks=pytest.mark.slow),
+        pytest.param(
+            reorder, "obs/stage: is ordered categorical of strings", marks=pytest.mark.slow
+        ),
         (retype, "obs/count: is array of int64 but .*is array of int32.*obs="),
-        (forget, "has no column obs/age"),
+        pytest.param(forget, "has no column obs/age", marks=pytest.mark.slow),
     ],
 )
 def test_sources_that_differ_are_refused(tmp_path: Path, change: Any, text: str) -> None:
@@ -78,7 +82,7 @@ def test_sources_that_differ_are_refused(tmp_path: Path, change: Any, text: str)
 
 def test_sources_of_other_widths_are_refused(tmp_path: Path) -> None:
     wide = make_anndata(20, matrix=make_sparse(20, 31))
-    sources = [write(make_anndata(20), tmp_path / "a"), write(wide, tmp_path / "b", "zarr3")]
+    sources = [write_cells(20, tmp_path / "a"), write(wide, tmp_path / "b", "zarr3")]
     with pytest.raises(PackError, match=r"b.zarr: X: has num_columns=31 but .* has 30"):
         pack_anndata(sources, tmp_path / "out")
 
@@ -192,38 +196,45 @@ def drop_indptr(file: Any) -> None:
     del file["X/indptr"]
 
 
+DAMAGES: list[tuple[Any, Any, str]] = [
+    (turn_back, DamagedDataError, "X/indptr: does not ascend"),
+    (point_out, DamagedDataError, r"columns from 0 to 30, which must be in \[0, 30\)"),
+    (cut_data, DamagedDataError, "have shapes"),
+    (claim_columns, PackError, "has 1,000,000,000,000 columns"),
+    (make_up_codes, DamagedDataError, r"codes from -1 to 99, which must be in \[-1, 3\)"),
+    (break_text, DamagedDataError, "obs/note: cannot be read"),
+    (grow_chunks, DamagedDataError, "has chunks of 2147483648 bytes"),
+    (link_out, UnsafeDataError, "'X' is a link"),
+    (keep_outside, UnsafeDataError, "is stored in other files"),
+    (drop_indptr, DamagedDataError, "has no 'indptr'"),
+    # From here on in the slow tests: each starts a process that reads the file.
+    (end_early, DamagedDataError, "X/indptr: goes from 0 to"),
+    (begin_late, DamagedDataError, "X/indptr: goes from 1 to"),
+    (point_below, DamagedDataError, "columns from -1 to"),
+    (make_float, DamagedDataError, "float64, not integers"),
+    (overfill, DamagedDataError, "values but there are 30 columns"),
+    (claim_rows, DamagedDataError, "have shapes"),
+    (shorten_column, DamagedDataError, r"obs/size: has shape \(39,\)"),
+    (double_category, DamagedDataError, "has a category twice"),
+    (make_compound, PackError, "must be of booleans, integers or floats"),
+    (make_references, PackError, "must be of booleans, integers or floats"),
+    (climb, InvalidValueError, "must be a name without slashes"),
+    (age, PackError, "must be a dataframe of version 0.2.0"),
+    (drop_obs, DamagedDataError, "has no 'obs'"),
+]
+
+
 @pytest.mark.parametrize(
     ("damage", "error", "text"),
     [
-        (turn_back, DamagedDataError, "X/indptr: does not ascend"),
-        (end_early, DamagedDataError, "X/indptr: goes from 0 to"),
-        (begin_late, DamagedDataError, "X/indptr: goes from 1 to"),
-        (point_out, DamagedDataError, r"columns from 0 to 30, which must be in \[0, 30\)"),
-        (point_below, DamagedDataError, "columns from -1 to"),
-        (make_float, DamagedDataError, "float64, not integers"),
-        (cut_data, DamagedDataError, "have shapes"),
-        (overfill, DamagedDataError, "values but there are 30 columns"),
-        (claim_rows, DamagedDataError, "have shapes"),
-        (claim_columns, PackError, "has 1,000,000,000,000 columns"),
-        (make_up_codes, DamagedDataError, r"codes from -1 to 99, which must be in \[-1, 3\)"),
-        (shorten_column, DamagedDataError, r"obs/size: has shape \(39,\)"),
-        (double_category, DamagedDataError, "has a category twice"),
-        (break_text, DamagedDataError, "obs/note: cannot be read"),
-        (make_compound, PackError, "must be of booleans, integers or floats"),
-        (make_references, PackError, "must be of booleans, integers or floats"),
-        (grow_chunks, DamagedDataError, "has chunks of 2147483648 bytes"),
-        (link_out, UnsafeDataError, "'X' is a link"),
-        (keep_outside, UnsafeDataError, "is stored in other files"),
-        (climb, InvalidValueError, "must be a name without slashes"),
-        (age, PackError, "must be a dataframe of version 0.2.0"),
-        (drop_obs, DamagedDataError, "has no 'obs'"),
-        (drop_indptr, DamagedDataError, "has no 'indptr'"),
+        pytest.param(*case, marks=[pytest.mark.slow] if number >= 10 else [])
+        for number, case in enumerate(DAMAGES)
     ],
 )
 def test_damage_is_told_and_leaves_nothing(
     tmp_path: Path, damage: Any, error: Any, text: str
 ) -> None:
-    source = write(make_anndata(40), tmp_path / "a")
+    source = write_cells(40, tmp_path / "a")
     with h5py.File(source, "r+") as file:
         damage(file)
     with pytest.raises(error, match=text) as caught:
@@ -233,7 +244,7 @@ def test_damage_is_told_and_leaves_nothing(
 
 
 def test_files_cut_short_are_told(tmp_path: Path) -> None:
-    source = write(make_anndata(40), tmp_path / "a")
+    source = write_cells(40, tmp_path / "a")
     source.write_bytes(source.read_bytes()[:5000])
     with pytest.raises(DamagedDataError, match="is not an HDF5 file"):
         pack_anndata(source, tmp_path / "out")
@@ -262,7 +273,7 @@ def test_pickles_are_not_read(tmp_path: Path) -> None:
 
 def make_bomb(folder: Path, num_mebibytes: int) -> Path:
     """Return a file with a chunk that claims to be small, and is not."""
-    source = write(make_anndata(40), folder / "bomb")
+    source = write_cells(40, folder / "bomb")
     packer = zlib.compressobj(1)
     data = b"".join(packer.compress(bytes(2**20)) for _ in range(num_mebibytes)) + packer.flush()
     with h5py.File(source, "r+") as file:
@@ -298,9 +309,9 @@ def stretch_a_string(path: Path) -> None:
 def test_a_file_that_hangs_the_library_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = write(make_anndata(40), tmp_path / "a")
+    source = write_cells(40, tmp_path / "a")
     stretch_a_string(source)
-    monkeypatch.setattr(checking, "SILENT_SECONDS", 3.0)
+    monkeypatch.setattr(checking, "SILENT_SECONDS", 1.0)
     before = set(list_children(os.getpid()))
     with pytest.raises(DamagedDataError, match=r"a\.h5ad: (reading it did not get on|.*cannot)"):
         pack_anndata(source, tmp_path / "out")
@@ -319,7 +330,7 @@ def list_children(pid: int) -> list[int]:
 def test_a_process_that_is_killed_while_a_file_is_checked_ends_both(
     tmp_path: Path, killed: str
 ) -> None:
-    source = write(make_anndata(40), tmp_path / "a")
+    source = write_cells(40, tmp_path / "a")
     stretch_a_string(source)
     command = f"from feedline.store import pack_anndata; pack_anndata({str(source)!r}, 'out')"
     packer = subprocess.Popen(

@@ -12,10 +12,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import feedline
+from examples import few_examples
 from feedline.errors import FeedlineError, InvalidValueError, PackError
 from feedline.packing import pack
 from feedline.store import Lists
@@ -213,7 +214,7 @@ def _as_stored(value: Any) -> Any:
     return value.tolist() if isinstance(value, np.ndarray) else value
 
 
-@settings(max_examples=40)
+@few_examples(1 / 2)
 @given(data=st.data(), kind=st.sampled_from(sorted(VALUES)))
 def test_values_of_every_kind_come_back(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, kind: str

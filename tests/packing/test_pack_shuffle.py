@@ -48,7 +48,7 @@ def test_rows_stay_whole(tmp_path: Path) -> None:
         np.testing.assert_array_equal(found[name], array[order])
 
 
-@pytest.mark.parametrize("split", [None, 0.25])
+@pytest.mark.parametrize("split", [pytest.param(None, marks=pytest.mark.slow), 0.25])
 def test_only_seed_and_source_decide_the_bytes(tmp_path: Path, split: float | None) -> None:
     arrays = make_arrays(20_000)
     paths = {}

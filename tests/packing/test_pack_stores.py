@@ -23,7 +23,7 @@ from feedline.store import Column, Lists
 from feedline.store.manifest import ChunkFile, write_manifest
 from feedline.store.safetensors_chunk import write_safetensors
 from feedline.torch import DataLoader
-from foreign import NAMES, data_of
+from foreign import NAMES, data_of, few_of
 from pack_data import partial_of, read_tree, run_job
 from pack_kinds import expected_of, make_samples, make_source, plain_sample, read_samples
 
@@ -39,8 +39,7 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("is_path", [True, False])
-@pytest.mark.parametrize("format_", ["npy", "parquet"])
+@pytest.mark.parametrize(("format_", "is_path"), [("npy", True), ("parquet", False)])
 def test_a_store_is_packed_anew_in_another_format_and_other_chunks(
     tmp_path: Path, packed: Path, format_: str, is_path: bool
 ) -> None:
@@ -96,7 +95,7 @@ def test_files_and_views_are_stores_too(tmp_path: Path) -> None:
     assert feedline.open(tmp_path / "windows")[3][name].tolist() == list(range(30, 40))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", few_of(NAMES))
 def test_data_of_every_other_format_is_packed(tmp_path: Path, name: str) -> None:
     store = feedline.open(data_of(name))
     # It holds every type.
@@ -168,7 +167,8 @@ def test_every_kind_reaches_a_training_loop_that_resumes_on_other_ranks(
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
-@pytest.mark.parametrize("shuffle", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("shuffle", [False, True])
 def test_a_pack_of_lists_killed_before_every_lasting_change_goes_on(
     tmp_path: Path, shuffle: bool
 ) -> None:

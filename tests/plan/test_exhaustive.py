@@ -115,9 +115,19 @@ def test_counts_equal_their_closed_forms(kind: str, tail: str) -> None:
         assert found == expected(KINDS[kind][1](n), w, b, tail), (n, w, b)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_ranks_cover_every_sample_once(kind: str) -> None:
+    check_cover(kind, "even", list(product((1, 2, 3, 5, 7, 12), repeat=2)))
+
+
+@pytest.mark.slow
 @every_kind_and_tail
 def test_ranks_cover_every_sample_once_less_what_is_reported(kind: str, tail: str) -> None:
-    for n, segment in fresh_segments(kind, tail):
+    check_cover(kind, tail, SIZES)
+
+
+def check_cover(kind: str, tail: str, sizes: Sequence[tuple[int, int]]) -> None:
+    for n, segment in fresh_segments(kind, tail, sizes):
         where = (n, segment.world_size, segment.batch_size)
         real: list[int] = []
         num_padded = 0

@@ -9,8 +9,9 @@ from typing import Any
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 
+from examples import few_examples
 from feedline.errors import InvalidValueError, PlanMismatchError
 from feedline.plan import (
     FILE_STRATEGIES,
@@ -452,7 +453,7 @@ def test_resuming_at_any_batch_goes_on_with_the_very_next_one(
     same_batches(segment, resumed, done)
 
 
-@settings(max_examples=100)
+@few_examples(2)
 @given(possible(), epochs, st.data())
 def test_resuming_with_other_batch_sizes_goes_on_with_the_very_next_sample(
     case: tuple[FileSharesPlan, int], epoch: int, data: st.DataObject

@@ -52,6 +52,7 @@ def test_epochs_inside_of_one_step_are_read(tmp_path: Path) -> None:
     assert chart_of(report, "coverage", "Share")["x"] == [0, 1, 1, 1, 1]
 
 
+@pytest.mark.slow
 def test_large_batches_are_not_kept_in_memory(tmp_path: Path) -> None:
     size = 2**16
     batches = [(0, step, np.arange(size) % 100) for step in range(150)]

@@ -38,15 +38,22 @@ def browser() -> Iterator[Browser]:
         yield found
 
 
+class Made(dict[str, tuple[Report, Path]]):
+    """Reports by their kind, and their files, made when they are asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __missing__(self, kind: str) -> tuple[Report, Path]:
+        number = len(self)
+        report = REPORTS[kind](self.folder / f"logs{number}")
+        self[kind] = report, write_report(report, self.folder / f"{number}.html")
+        return self[kind]
+
+
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Report, Path]]:
-    """Every kind of report, and its file."""
-    folder = tmp_path_factory.mktemp("reports")
-    found = {}
-    for number, (kind, report_of) in enumerate(REPORTS.items()):
-        report = report_of(folder / f"logs{number}")
-        found[kind] = (report, write_report(report, folder / f"{number}.html"))
-    return found
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    return Made(tmp_path_factory.mktemp("reports"))
 
 
 def check_quiet(page: Opened, path: Path) -> None:
@@ -61,11 +68,9 @@ def charts_of(report: Report) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize(
     "kind",
-    [pytest.param(k, marks=[pytest.mark.slow] if i % 3 else []) for i, k in enumerate(REPORTS)],
+    [pytest.param(k, marks=[pytest.mark.slow] if i else []) for i, k in enumerate(REPORTS)],
 )
-def test_everything_is_drawn_and_fits_at_any_width(
-    kind: str, browser: Browser, made: dict[str, tuple[Report, Path]]
-) -> None:
+def test_everything_is_drawn_and_fits_at_any_width(kind: str, browser: Browser, made: Made) -> None:
     report, path = made[kind]
     with opened(browser, path) as page:
         check_drawn(page, report)
@@ -98,6 +103,7 @@ def check_drawn(page: Opened, report: Report) -> None:
     assert "undefined" not in shown
 
 
+@pytest.mark.slow
 def test_a_text_that_does_not_fit_is_found(browser: Browser, tmp_path: Path) -> None:
     path = write_report(of_config(MIXTURE), tmp_path / "report.html")
     with opened(browser, path, width=360) as page:
@@ -110,8 +116,9 @@ def test_a_text_that_does_not_fit_is_found(browser: Browser, tmp_path: Path) -> 
         assert "outside:" in found
 
 
+@pytest.mark.slow
 def test_each_line_of_a_text_is_a_paragraph_and_a_bar_shows_only_its_own_series(
-    browser: Browser, made: dict[str, tuple[Report, Path]]
+    browser: Browser, made: Made
 ) -> None:
     report, path = made["data on a device"]
     bars = next(chart for chart in charts_of(report) if chart["kind"] == "bars")
@@ -125,9 +132,8 @@ def test_each_line_of_a_text_is_a_paragraph_and_a_bar_shows_only_its_own_series(
         check_quiet(page, path)
 
 
-def test_a_hover_shows_the_numbers_of_a_cell(
-    browser: Browser, made: dict[str, tuple[Report, Path]]
-) -> None:
+@pytest.mark.slow
+def test_a_hover_shows_the_numbers_of_a_cell(browser: Browser, made: Made) -> None:
     report, path = made["mixture"]
     chart = next(chart for chart in charts_of(report) if chart["kind"] == "map")
     with opened(browser, path) as page:
@@ -144,9 +150,7 @@ def test_a_hover_shows_the_numbers_of_a_cell(
         assert page.page.locator("#tip").is_hidden()
 
 
-def test_a_line_is_read_by_pointer_and_by_keys(
-    browser: Browser, made: dict[str, tuple[Report, Path]]
-) -> None:
+def test_a_line_is_read_by_pointer_and_by_keys(browser: Browser, made: Made) -> None:
     _, path = made["logs"]
     with opened(browser, path) as page:
         svg = page.page.locator("#coverage figure[data-kind=lines] svg").first
@@ -163,7 +167,8 @@ def test_a_line_is_read_by_pointer_and_by_keys(
         assert "step 159" in page.page.locator("#tip").inner_text()
 
 
-def test_areas_stand_on_each_other(browser: Browser, made: dict[str, tuple[Report, Path]]) -> None:
+@pytest.mark.slow
+def test_areas_stand_on_each_other(browser: Browser, made: Made) -> None:
     _, path = made["logs"]
     with opened(browser, path) as page:
         areas = page.page.query_selector_all("#waits svg path:not([stroke-width])")
@@ -179,7 +184,8 @@ def test_areas_stand_on_each_other(browser: Browser, made: dict[str, tuple[Repor
         assert "copying them to the device" in keys
 
 
-def test_a_map_is_read_by_keys(browser: Browser, made: dict[str, tuple[Report, Path]]) -> None:
+@pytest.mark.slow
+def test_a_map_is_read_by_keys(browser: Browser, made: Made) -> None:
     report, path = made["mixture"]
     chart = next(chart for chart in charts_of(report) if chart["kind"] == "map")
     with opened(browser, path) as page:
@@ -199,7 +205,7 @@ def test_a_map_is_read_by_keys(browser: Browser, made: dict[str, tuple[Report, P
         assert tip.is_hidden()
 
 
-@pytest.mark.parametrize("first", [100_000, 10**12, 2**60])
+@pytest.mark.parametrize("first", [pytest.param(100_000, marks=pytest.mark.slow), 10**12, 2**60])
 def test_late_steps_can_be_told_apart(first: int, browser: Browser, tmp_path: Path) -> None:
     batches = [(0, first + step, [step]) for step in range(0, 600, 2)]
     log = write_log(tmp_path / "a.log", batches, num_samples=600)
@@ -216,9 +222,8 @@ def test_late_steps_can_be_told_apart(first: int, browser: Browser, tmp_path: Pa
         check_quiet(page, path)
 
 
-def test_the_map_can_be_coloured_by_something_else(
-    browser: Browser, made: dict[str, tuple[Report, Path]]
-) -> None:
+@pytest.mark.slow
+def test_the_map_can_be_coloured_by_something_else(browser: Browser, made: Made) -> None:
     _, path = made["mixture"]
     with opened(browser, path) as page:
         figure = page.page.query_selector("figure[data-kind=map]")
@@ -231,9 +236,8 @@ def test_the_map_can_be_coloured_by_something_else(
         check_quiet(page, path)
 
 
-def test_light_and_dark_follow_the_system_and_the_button(
-    browser: Browser, made: dict[str, tuple[Report, Path]]
-) -> None:
+@pytest.mark.slow
+def test_light_and_dark_follow_the_system_and_the_button(browser: Browser, made: Made) -> None:
     _, path = made["logs"]
     background = "getComputedStyle(document.body).backgroundColor"
     ink = "getComputedStyle(document.querySelector('svg text')).fill"
@@ -250,7 +254,7 @@ def test_light_and_dark_follow_the_system_and_the_button(
     assert dark[1] != light[1]
 
 
-def test_the_data_can_be_downloaded(browser: Browser, made: dict[str, tuple[Report, Path]]) -> None:
+def test_the_data_can_be_downloaded(browser: Browser, made: Made) -> None:
     report, path = made["logs"]
     with opened(browser, path) as page:
         with page.page.expect_download() as saved:
@@ -279,6 +283,7 @@ def test_names_in_the_data_are_text_and_never_run(browser: Browser, tmp_path: Pa
         check_quiet(page, path)
 
 
+@pytest.mark.slow
 def test_names_are_no_formulas_in_a_spreadsheet(browser: Browser, tmp_path: Path) -> None:
     names = ("=cmd|'/C calc'!A0", " @SUM(1)"), ("\n+1", "-2+3;=4"), ("\uff1d1", '\t"=5"')
     for number, pair in enumerate(names):
@@ -309,9 +314,8 @@ def test_the_policy_of_the_page_keeps_other_scripts_from_running(
         assert page.page.locator("section").count() > 3
 
 
-def test_print_has_all_panels_and_no_buttons_and_is_light(
-    browser: Browser, made: dict[str, tuple[Report, Path]]
-) -> None:
+@pytest.mark.slow
+def test_print_has_all_panels_and_no_buttons_and_is_light(browser: Browser, made: Made) -> None:
     _, path = made["logs"]
     ink = "getComputedStyle(document.body).color"
     with opened(browser, path, theme="light") as page:
@@ -349,9 +353,8 @@ def contrast(one: str, other: str) -> float:
     return (high + 0.05) / (low + 0.05)
 
 
-def test_a_tap_shows_numbers_until_a_tap_elsewhere(
-    browser: Browser, made: dict[str, tuple[Report, Path]]
-) -> None:
+@pytest.mark.slow
+def test_a_tap_shows_numbers_until_a_tap_elsewhere(browser: Browser, made: Made) -> None:
     _, path = made["logs"]
     context = browser.new_context(viewport={"width": 360, "height": 700}, has_touch=True)
     try:
@@ -376,6 +379,7 @@ def test_a_tap_shows_numbers_until_a_tap_elsewhere(
         context.close()
 
 
+@pytest.mark.slow
 def test_more_buckets_than_colours_have_a_scale(browser: Browser, tmp_path: Path) -> None:
     buckets = [{"name": f"b{n}", "samples": 40} for n in range(12)]
     report = of_config({"batch_size": 4, "data": {"buckets": buckets}})

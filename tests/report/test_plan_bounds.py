@@ -15,7 +15,9 @@ from report_data import MIXTURE, chart_of, layer_of, of_config, panel_of
 LARGE = 2**62
 
 
-@pytest.mark.parametrize("data", [{"samples": LARGE}, {"samples": LARGE - 1}])
+@pytest.mark.parametrize(
+    "data", [{"samples": LARGE}, pytest.param({"samples": LARGE - 1}, marks=pytest.mark.slow)]
+)
 def test_the_largest_plans_are_drawn(data: dict[str, Any]) -> None:
     report = of_config({"batch_size": 1, "data": data}, resize=[1, 3])
     chart = chart_of(report, "coverage", "Parts of the data over time")

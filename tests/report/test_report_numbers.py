@@ -12,6 +12,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from examples import few_examples
 from feedline.feed import Wait
 from feedline.feed.waits import PARTS
 from feedline.report import Report, report_logs
@@ -199,6 +200,7 @@ def check_facts(training: list[Batch], report: Report) -> None:
     assert facts["epochs"] == len({batch.epoch for batch in training if batch.counts})
 
 
+@few_examples(1 / 2)
 @given(training=trainings())
 def test_everything_is_as_counted_from_the_batches(training: list[Batch]) -> None:
     assume(any(batch.counts for batch in training))

@@ -7,7 +7,7 @@ from typing import Any
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from clock_loaders import MemoryStore
 from clock_runs import saved
@@ -80,7 +80,6 @@ def test_loops_without_epochs_see_the_empty_rest_once() -> None:
         assert list(clock) == []
 
 
-@settings(max_examples=60)
 @given(
     num_samples=st.integers(12, 40),
     tail=st.sampled_from(["drop", "pad", "even"]),

@@ -13,6 +13,7 @@ from clock_loaders import (
     Sized,
     bucket_loader,
     chunk_loader,
+    each_with,
     feed,
     ids_of,
     torch_loader,
@@ -112,8 +113,10 @@ def test_an_epoch_that_has_ended_can_be_set_again(kind: str) -> None:
         assert [ids_of(batches[0]) for batches in scheduler] == expected
 
 
-@pytest.mark.parametrize("kind", [kind for kind in MAKERS if kind != "sized places of its own"])
-@pytest.mark.parametrize("grad_acc", [1, 3])
+@pytest.mark.parametrize(
+    ("kind", "grad_acc"),
+    [case for case in each_with(1, 3) if case.values[0] != "sized places of its own"],
+)
 def test_a_loop_that_was_left_goes_on_at_the_next_step(kind: str, grad_acc: int) -> None:
     make = MAKERS[kind]
     expected = Model(epochs=epochs_of(make, 2), grad_acc=grad_acc).records()

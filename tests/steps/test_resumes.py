@@ -7,9 +7,9 @@ from typing import Any
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
-from clock_loaders import MAKERS
+from clock_loaders import MAKERS, each_with
 from clock_runs import (
     Model,
     Record,
@@ -23,8 +23,6 @@ from clock_runs import (
 )
 from feedline.torch import DataLoader, FolderConfig, LazyFolderDataset
 from lazy_data import write_folder
-
-CASES = [(kind, grad_acc) for kind in MAKERS for grad_acc in (1, 3)]
 
 
 def num_epochs_of(kind: str) -> int:
@@ -50,7 +48,7 @@ def run_and_save(scheduler: Any) -> tuple[list[Record], list[tuple[int, State]]]
     return records, states
 
 
-@pytest.mark.parametrize(("kind", "grad_acc"), CASES)
+@pytest.mark.parametrize(("kind", "grad_acc"), each_with(1, 3))
 def test_a_run_goes_on_from_every_state_of_every_place(kind: str, grad_acc: int) -> None:
     whole, states = run_and_save(make(kind, grad_acc))
     expected = Model(epochs=epochs_of(MAKERS[kind], num_epochs_of(kind)), grad_acc=grad_acc)
@@ -87,7 +85,6 @@ def test_a_run_that_ended_has_nothing_left(kind: str, max_steps: int) -> None:
 RANDOM_KINDS = ["list", "unsized", "places", "sized places", "feedline torch", "feed", "chunks"]
 
 
-@settings(max_examples=40)
 @given(data=st.data(), kind=st.sampled_from(RANDOM_KINDS), grad_acc=st.integers(1, 4))
 def test_any_sequence_of_saves_kills_and_resumes_is_one_run(
     data: st.DataObject, kind: str, grad_acc: int
@@ -126,8 +123,10 @@ def test_a_state_of_another_system_has_step_and_epoch() -> None:
     assert records_of(scheduler) == whole[8:]
 
 
-@pytest.mark.parametrize("kind", [kind for kind in MAKERS if not kind.endswith("of its own")])
-@pytest.mark.parametrize("num_steps", [5, 8])
+@pytest.mark.parametrize(
+    ("kind", "num_steps"),
+    [case for case in each_with(5, 8) if not str(case.values[0]).endswith("of its own")],
+)
 def test_a_run_that_was_stopped_while_it_saved_goes_on_from_there(
     kind: str, num_steps: int
 ) -> None:

@@ -8,7 +8,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from clock_loaders import MAKERS, Sized, Unsized
+from clock_loaders import MAKERS, Sized, Unsized, each_with
 from clock_runs import Model, Silent, epochs_of, records_of, scheduler_for, steps_of
 from feedline.steps import StepSchedulerConfig, _calculate_max_steps, _calculate_num_epochs
 
@@ -114,11 +114,7 @@ def test_any_run_is_as_the_model_says(
     assert records_of(scheduler) == model.records()
 
 
-@pytest.mark.parametrize("grad_acc", [1, 3])
-@pytest.mark.parametrize(
-    "kind",
-    list(MAKERS),
-)
+@pytest.mark.parametrize(("kind", "grad_acc"), each_with(1, 3))
 def test_any_loader_yields_what_plain_walks_through_it_yield(kind: str, grad_acc: int) -> None:
     make = MAKERS[kind]
     model = Model(epochs=epochs_of(make, 3), grad_acc=grad_acc)

@@ -296,10 +296,10 @@ from feedline.store.arrow_chunk import group_sizes, open_group
 from feedline.store.arrow_columns import columns_of_files
 from feedline.store.lists import ListSource
 
-path, chance = Path(sys.argv[1]), random.Random(int(sys.argv[2]))
+path, chance, num_files = Path(sys.argv[1]), random.Random(1), int(sys.argv[2])
 content = path.read_bytes()
 num_refused = 0
-for _ in range(500):
+for _ in range(num_files):
     changed = bytearray(content)
     for _ in range(chance.choice([1, 1, 2, 8])):
         value = chance.choice([0, 127, 255, chance.randrange(256)])
@@ -320,13 +320,13 @@ print(num_refused)
 
 
 # In a process of their own, because a damaged file must not end it either; pyarrow has such places.
-@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("num_files", [100, pytest.param(1000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("ending", "compression"),
     [(".parquet", "zstd"), (".arrow", None), (".arrow", "lz4"), (".arrow", "stream")],
 )
 def test_flipped_bytes_give_arrays_or_a_store_error(
-    tmp_path: Path, ending: str, compression: str | None, seed: int
+    tmp_path: Path, ending: str, compression: str | None, num_files: int
 ) -> None:
     columns = {
         **{"x": fixed(counting("int32", 9, 2)), "y": [[1.0]] * 9, "z": [True] * 9},
@@ -338,7 +338,12 @@ def test_flipped_bytes_give_arrays_or_a_store_error(
         columns.pop("words")
     path = write(tmp_path / f"a{ending}", pa.table(columns), 4, compression)
     result = forked_run(
-        "-c", FLIP_AND_OPEN, path, seed, timeout=120, preload=["pyarrow.parquet", "pyarrow.ipc"]
+        "-c",
+        FLIP_AND_OPEN,
+        path,
+        num_files,
+        timeout=120,
+        preload=["pyarrow.parquet", "pyarrow.ipc"],
     )
     assert result.returncode == 0, result.stderr
-    assert int(result.stdout) > 100
+    assert int(result.stdout) > num_files / 5

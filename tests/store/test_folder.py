@@ -14,7 +14,7 @@ from typing import Any
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from feedline.errors import DamagedDataError, InvalidValueError
 from feedline.store import FolderStore, Store
@@ -94,7 +94,6 @@ def test_whole_chunks_are_those_that_were_written(
 
 
 @pytest.mark.parametrize("kind", ALL_KINDS)
-@settings(max_examples=40)
 @given(data=st.data())
 def test_any_rows_in_any_order_are_those_that_were_written(
     folders: dict[str, FolderData], kind: str, data: st.DataObject

@@ -20,9 +20,10 @@ from typing import Any
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from chunk_data import little_memory, with_flips, written
+from examples import few_examples
 from feedline.errors import (
     DamagedDataError,
     InvalidValueError,
@@ -445,7 +446,7 @@ def test_check_file_and_verifying_find_a_flipped_bit_anywhere_in_the_values(
     FolderStore(tmp_path, verify=True).check_chunk(0)
 
 
-@settings(max_examples=300)
+@few_examples(3)
 @given(
     flips=st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), min_size=1, max_size=2)
 )

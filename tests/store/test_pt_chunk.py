@@ -17,9 +17,10 @@ from typing import Any
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from chunk_data import PLAIN_TYPES, counting, little_memory, with_flips, written
+from examples import few_examples
 from feedline.errors import (
     DamagedDataError,
     MissingDataError,
@@ -695,7 +696,7 @@ def fragile(path: Path) -> tuple[bytes, dict[str, tuple[int, int]]]:
     return saved(path, content).read_bytes(), member_spans(path)
 
 
-@settings(max_examples=400)
+@few_examples(3)
 @given(data=st.data())
 def test_flipped_bytes_around_the_values_give_arrays_or_a_store_error(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
@@ -740,7 +741,7 @@ TUPLES = [part for part in FRAGMENTS if part.endswith(b"t")]
 calls = st.tuples(st.sampled_from(FUNCTIONS), st.sampled_from(TUPLES), st.just(b"R")).map(b"".join)
 
 
-@settings(max_examples=400)
+@few_examples(3)
 @given(parts=st.lists(st.sampled_from(FRAGMENTS) | calls, max_size=14))
 def test_any_sequence_of_known_opcodes_gives_arrays_or_a_store_error(
     tmp_path_factory: pytest.TempPathFactory, parts: list[bytes]

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chunk_data import PLAIN_TYPES, counting, little_memory, safetensors_bytes, with_flips, written
+from examples import few_examples
 from feedline.errors import (
     DamagedDataError,
     InvalidValueError,
@@ -209,7 +210,7 @@ def test_a_file_that_is_cut_anywhere_is_refused(tmp_path: Path) -> None:
             open_safetensors(written(tmp_path / "a.safetensors", content[:length]))
 
 
-@settings(max_examples=150)
+@few_examples(2)
 @given(flips=st.lists(st.tuples(st.integers(0, 190), st.integers(0, 255)), min_size=1, max_size=4))
 def test_flipped_bytes_in_a_header_give_arrays_or_a_store_error(
     tmp_path_factory: pytest.TempPathFactory, flips: list[tuple[int, int]]

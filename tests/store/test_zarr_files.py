@@ -225,10 +225,17 @@ def zstd_bomb(num_blocks: int, declared: int | None) -> bytes:
     """A frame whose blocks each repeat one byte 128 Ki times, in 4 bytes."""
     frame = struct.pack("<I", 0xFD2FB528)
     frame += b"\0\x50" if declared is None else b"\xc0\x50" + struct.pack("<Q", declared)
-    for number in range(num_blocks):
-        is_last = number == num_blocks - 1
-        frame += struct.pack("<I", (2**17 << 3) | (1 << 1) | is_last)[:3] + b"\0"
-    return frame
+    block, last = (struct.pack("<I", (2**17 << 3) | (1 << 1) | end)[:3] + b"\0" for end in (0, 1))
+    return frame + block * (num_blocks - 1) + last
+
+
+def gzip_bomb(num_mebibytes: int) -> bytes:
+    """A stream that repeats what one mebibyte of zeros is packed to; its checksum is wrong."""
+    packer = zlib.compressobj(9, zlib.DEFLATED, 31)
+    first, block = (
+        packer.compress(bytes(2**20)) + packer.flush(zlib.Z_FULL_FLUSH) for _ in range(2)
+    )
+    return first + block * (num_mebibytes - 1) + packer.flush()
 
 
 BOMBS = {
@@ -237,9 +244,8 @@ BOMBS = {
     "zstd that declares all": zstd_bomb(2**14, 2**31),
     "zstd in two frames": zstd_bomb(1, 2**17) + zstd_bomb(2**14, None),
     "blosc": struct.pack("<BBBBIII", 2, 1, 1, 4, 2**31 - 64, 2**20, 64) + bytes(48),
+    "gzip": gzip_bomb(1024),
 }
-_GZIP = zlib.compressobj(9, zlib.DEFLATED, 31)
-BOMBS["gzip"] = b"".join([*(_GZIP.compress(bytes(2**20)) for _ in range(1024)), _GZIP.flush()])
 _READ = "from zarr_damage import read_all\nfrom feedline.runs.inspection import inspect_path\n"
 _READ += "from feedline.store import open_anndata\nimport zarr, scipy.sparse\n"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import tempfile
 import warnings
 from pathlib import Path
 from typing import Any
@@ -65,6 +67,19 @@ def write(data: anndata.AnnData, path: Path, kind: str = "h5ad", **options: Any)
             with anndata.settings.override(zarr_write_format=int(kind[-1])):
                 data.write_zarr(path, **options)
     return path
+
+
+def write_cells(num_rows: int, path: Path) -> Path:
+    """Write so many cells as an .h5ad file, faster than by making them anew each time."""
+    path = path.with_suffix(".h5ad")
+    path.write_bytes(_bytes_of_cells(num_rows))
+    return path
+
+
+@functools.cache
+def _bytes_of_cells(num_rows: int) -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        return write(make_anndata(num_rows), Path(folder) / "a").read_bytes()
 
 
 def read(path: Path) -> anndata.AnnData:

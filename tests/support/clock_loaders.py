@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 import torch.utils.data
 
@@ -213,3 +214,19 @@ MAKERS: dict[str, Callable[[], Any]] = {
     "chunks": chunk_loader,
     "chunks, 1 worker": chunk_tensors,
 }
+
+
+def each_with(*numbers: int) -> list[Any]:
+    """Every kind with each number, as parameters of a test.
+
+    Workers are slow to start: with another number than the last, these are slow tests.
+    """
+    return [
+        pytest.param(
+            kind,
+            number,
+            marks=[pytest.mark.slow] if "worker" in kind and number != numbers[-1] else [],
+        )
+        for kind in MAKERS
+        for number in numbers
+    ]

@@ -298,6 +298,7 @@ KINDS: dict[str, Kind] = {
     "device, samples": Kind(
         _store(DataLoader, "safetensors", sample_transform=_noted, transform=_half, device=DEVICE),
         *(ids_in, (*_THREADS, *_WORKERS)),
+        is_slow=True,
     ),
     "torch, store, dropping": Kind(
         _store(DataLoader, "npy-folder", drop_last=True), ids_in, drops=True, sizes=(1, 2, 4)
@@ -310,9 +311,11 @@ KINDS: dict[str, Kind] = {
         _store(DataLoader, "npy-folder", device=DEVICE, window="2 chunks"),
         *(ids_in, (*_THREADS, {"device_budget": 2**15, "memory_budget": 2**14})),
     ),
-    "device, lists": Kind(_store(DataLoader, "lists-folder", device=DEVICE), ids_in, _WORKERS),
+    "device, lists": Kind(
+        _store(DataLoader, "lists-folder", device=DEVICE), ids_in, _WORKERS, is_slow=True
+    ),
     "device, moved": Kind(_moved, _tensor, _WORKERS),
-    "device, workers": Kind(_own(device=DEVICE), _tensor, _WORKERS),
+    "device, workers": Kind(_own(device=DEVICE), _tensor, _WORKERS, is_slow=True),
     "device, folder": Kind(
         _folder, _folder_item, ({"device": DEVICE}, {"device": DEVICE, "device_budget": 2**14})
     ),

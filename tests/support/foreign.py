@@ -14,6 +14,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 HERE = Path(__file__).parent.parent / "formats"
 sys.path.insert(0, str(HERE))
 
@@ -25,6 +27,17 @@ WRITTEN = Path(os.environ.get("FEEDLINE_FORMATS", HERE))
 ID_COLUMNS = {"megatron": "tokens"}
 #: The formats.
 NAMES = sorted(path.parent.name for path in HERE.glob("*/write.py"))
+
+
+# Those whose data takes longest to read.
+_LARGE = ("huggingface", "litdata", "mds", "tfrecord")
+
+
+def few_of(names: list[str]) -> list[Any]:
+    """The formats as parameters of a test that reads much: the slow ones are slow tests."""
+    return [
+        pytest.param(name, marks=[pytest.mark.slow] if name in _LARGE else []) for name in names
+    ]
 
 
 _copies: list[tempfile.TemporaryDirectory[str]] = []

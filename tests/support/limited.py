@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import resource
-import subprocess
-import sys
 from pathlib import Path
 
+from forked import forked_run
 from processes import SUPPORT, environment
 
 _PRELUDE = """
-import resource, sys
+import resource, sys, warnings
+warnings.simplefilter("ignore")
+resource.setrlimit(resource.RLIMIT_CPU, (60, 60))
 from feedline.errors import FeedlineError
 import numpy
 {imports}
@@ -36,14 +36,6 @@ def run_limited(
     It is refused by an error of Feedline, or has a result; all else fails.
     """
     code = _PRELUDE.format(imports=imports, call=call, more=megabytes * 2**20)
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code, str(path)],
-        env=environment(SUPPORT),
-        capture_output=True,
-        text=True,
-        timeout=seconds,
-        stdin=subprocess.DEVNULL,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CPU, (60, 60)),
-    )
+    done = forked_run("-c", code, path, env=environment(SUPPORT), timeout=seconds)
     assert done.returncode == 0, (done.stdout + done.stderr)[-2000:]
     return done.stdout

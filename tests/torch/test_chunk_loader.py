@@ -68,8 +68,9 @@ def rows_of(loader: Any) -> list[list[int]]:
     return [batch.rows.tolist() for batch in loader]
 
 
-@pytest.mark.parametrize("name", SAMPLERS)
-@pytest.mark.parametrize("num_workers", [1, 3])
+@pytest.mark.parametrize(
+    ("name", "num_workers"), [("random", 1), *((name, 3) for name in SAMPLERS)]
+)
 def test_batches_do_not_depend_on_workers(
     path: Path, matrix: sp.csr_matrix, name: str, num_workers: int
 ) -> None:
@@ -112,8 +113,10 @@ def test_obs_comes_along_and_names_stay_as_they_are(num_workers: int) -> None:
         assert batch.X[:, 0].tolist() == [2 * row for row in batch.rows.tolist()]
 
 
-@pytest.mark.parametrize("workers", [(0, 3), (3, 0), (2, 1)])
-@pytest.mark.parametrize("num_before", [0, 1, 5, 13])
+@pytest.mark.parametrize(
+    ("workers", "num_before"),
+    [((0, 3), 5), ((3, 0), 0), ((3, 0), 1), ((2, 1), 5), ((2, 1), 13)],
+)
 def test_state_counts_what_the_loop_received(
     path: Path, workers: tuple[int, int], num_before: int
 ) -> None:
@@ -130,8 +133,10 @@ def test_state_counts_what_the_loop_received(
         assert seen + rows_of(resumed) == expected
 
 
-@pytest.mark.parametrize("workers", [(0, False), (1, False), (2, False), (2, True)])
-@pytest.mark.parametrize("num_ahead", [1, 20])
+@pytest.mark.parametrize(
+    ("workers", "num_ahead"),
+    [((0, False), 1), ((1, False), 20), ((2, False), 1), ((2, True), 1), ((2, True), 20)],
+)
 def test_a_pass_that_is_broken_off_is_begun_again(
     path: Path, workers: tuple[int, bool], num_ahead: int
 ) -> None:
@@ -213,8 +218,9 @@ class _Iterable(IterableDataset[list[int]]):
         return (batch.rows.tolist() for batch in self._loader)
 
 
-@pytest.mark.parametrize("name", SAMPLERS)
-@pytest.mark.parametrize("num_workers", [0, 2, 3])
+@pytest.mark.parametrize(
+    ("name", "num_workers"), [("random", 0), ("random", 2), *((name, 3) for name in SAMPLERS)]
+)
 def test_a_sampler_inside_of_workers_shares_its_requests_out(
     path: Path, name: str, num_workers: int
 ) -> None:

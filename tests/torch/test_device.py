@@ -106,7 +106,7 @@ def test_kept_batches_equal_those_of_the_cpu_and_are_never_overwritten(
             assert torch.equal(tensor.cpu(), other[name]), name
 
 
-@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=5, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_device_gets_the_batches_of_the_cpu_after_any_resizes(
     folder: Path, data: st.DataObject

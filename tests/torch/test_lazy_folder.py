@@ -310,7 +310,7 @@ def test_threads_and_budget_change_nothing(folder: Path) -> None:
     strategy=st.sampled_from(FILE_STRATEGIES),
     batch_size=st.integers(1, 12),
 )
-@few_examples(1 / 3)
+@few_examples(1 / 5)
 def test_counts_and_files_are_the_documented_ones(
     sizes: list[int], strategy: str, batch_size: int
 ) -> None:
@@ -376,7 +376,7 @@ def test_exact_lists_the_odd_ranks_with_their_files_and_counts(tmp_path: Path) -
     shuffle=st.booleans(),
     epoch=st.integers(0, 5),
 )
-@few_examples(1 / 3)
+@few_examples(1 / 5)
 def test_balanced_ranks_together_get_every_sample_once_in_equally_many_batches(
     sizes: list[int], batch_size: int, preload: int, shuffle: bool, epoch: int
 ) -> None:
@@ -432,7 +432,7 @@ def shuffles(folder: Path, world_size: int, **options: Any) -> Iterator[tuple[in
 
 
 @pytest.mark.parametrize("strategy", ["balanced", "exact", "undersampling"])
-@pytest.mark.parametrize("world_size", [1, 2, 4])
+@pytest.mark.parametrize("world_size", [1, pytest.param(2, marks=pytest.mark.slow), 4])
 def test_no_two_files_epochs_or_seeds_share_a_shuffle(
     strategy: str, world_size: int, tmp_path: Path
 ) -> None:

@@ -83,9 +83,9 @@ def plain(value: Any) -> Any:
     "options",
     [
         {},
-        {"transform": double, "lists": "padded"},
+        pytest.param({"transform": double, "lists": "padded"}, marks=pytest.mark.slow),
         {"transform": double, "lists": "padded", "device": "cpu"},
-        {"device": "cpu", "lists": "nested"},
+        pytest.param({"device": "cpu", "lists": "nested"}, marks=pytest.mark.slow),
         {"sample_transform": None},
     ],
     ids=["plain", "transform", "transform on a device", "device", "decoded only"],

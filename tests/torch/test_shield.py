@@ -102,6 +102,7 @@ def test_spawned_workers_go_on_through_the_signal_of_their_run(
         assert go_on(process) == [f"{list(range(NUM_SAMPLES))} None", "0"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "job",
     [
@@ -136,6 +137,7 @@ def test_no_worker_outlives_a_run_that_is_killed() -> None:
         assert not is_running(worker)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "start_method",
     [
