@@ -41,6 +41,35 @@ def test_lists_of_several_chunks_are_gathered_as_those_of_one(
     assert found.tolist() == [chunks[number][row] for number, row in chosen]
 
 
+@given(
+    st.integers(0, 5).flatmap(
+        lambda size: st.lists(st.binary(min_size=size, max_size=size), max_size=6)
+    )
+)
+def test_strings_of_one_length_keep_every_byte_zeros_included(strings: list[bytes]) -> None:
+    lists = Lists.of([b"before", *strings])[1:]
+    assert lists.tolist() == strings
+    assert list(lists) == strings
+    every_second = Lists(np.repeat(lists.values, 2)[::2], lists.offsets, "bytes")
+    assert every_second.tolist() == strings
+
+
+def test_lists_are_gathered_into_given_memory() -> None:
+    taken: list[np.ndarray] = []
+
+    def take(num_bytes: int) -> np.ndarray:
+        taken.append(np.zeros(num_bytes, np.uint8))
+        return taken[-1]
+
+    flat = FlatLists([ListSource.of(Lists.of([[1, 2], [3]], dtype=np.int32))])
+    found = flat.into(take).gather(np.array([0, 0]), np.array([1, 0]))
+    assert found.tolist() == [[3], [1, 2]]
+    assert taken[0].view(np.int32).tolist() == [3, 1, 2]
+    assert np.shares_memory(found.values, taken[0])
+    assert flat.gather(np.array([0]), np.array([1])).tolist() == [[3]]
+    assert len(taken) == 1
+
+
 def test_nothing_is_read_or_written_beside_the_strings() -> None:
     memory = np.arange(5000, dtype=np.int64).view(np.uint8)
     out = np.full(300, 0xAB, np.uint8)

@@ -20,12 +20,10 @@ from feedline.feed import (
     Peers,
     Reading,
     chunking_of,
-    gather_samples,
     picked_batches,
     read_slabs,
 )
 from feedline.feed.delegation import asked_of
-from feedline.feed.gathering import arrays_in, bytes_for
 from feedline.feed.passes import SINGLE
 from feedline.feed.preparation import Preparation, Prepared
 from feedline.feed.prepared import PickedBatches, PreparedBatches
@@ -49,6 +47,7 @@ from feedline.torch.lists import (
 from feedline.torch.regions import Regions, SharedColumns, can_share
 from feedline.torch.sampler import BatchPlanSampler
 from feedline.torch.shared_pass import SharedPass
+from feedline.torch.worker_reads import WorkerReads
 
 Item = TypeVar("Item", covariant=True)
 # A column of lists is `TensorLists`, one of bytes or text is `Lists`.
@@ -126,7 +125,7 @@ class FeedDataset(IterableDataset[Item]):
         self._shared = SharedPass()
         self._announced: tuple[Pass | None, Feeder | None] = (None, None)
         self._num_worker_passes = 0
-        self._regions: Regions | None = None
+        self._worker_reads: WorkerReads | None = None
         #: What becomes of each sample; a loader sets it, and its batches are then `Prepared`.
         self.preparation: Preparation | None = None
         #: Whether workers deliver memory that they reuse; not if batches are changed there.
@@ -202,13 +201,15 @@ class FeedDataset(IterableDataset[Item]):
                 self.preparation, self._chunking, segment, self.batches.rank, numbers
             )
             return map(self._with_tensors, batches)
-        if self._regions is None and self.lends_memory and not self.has_lists and can_share():
+        if self._worker_reads is None:
             # Kept for as long as the worker lives: batches wait in its queue when a pass ends.
-            self._regions = Regions()
-        return self._in_worker(segment, numbers)
+            is_whole = not (self.has_lists and self.forms_lists)
+            regions = Regions() if self.lends_memory and is_whole and can_share() else None
+            self._worker_reads = WorkerReads(self.store, self._chunking, regions)
+        return self._in_worker(self._worker_reads, segment, numbers)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_regions": None, "_announced": (None, None)}
+        return {**self.__dict__, "_worker_reads": None, "_announced": (None, None)}
 
     def _in_process(self, announced: Pass | None, feeder: Feeder | None) -> Iterator[Item]:
         """Yield the batches of a pass; one that no loader has begun counts them itself."""
@@ -291,7 +292,7 @@ class FeedDataset(IterableDataset[Item]):
         """Whether a column of the store has lists, bytes or text."""
         return any(column.has_lists for column in self.store.columns.values())
 
-    def _in_worker(self, segment: Segment, numbers: range) -> Iterator[Item]:
+    def _in_worker(self, reads: WorkerReads, segment: Segment, numbers: range) -> Iterator[Item]:
         """Return the batches with these numbers, in regions if there are any.
 
         Batches that are read together take at most a quarter of the budget, because some wait in
@@ -301,16 +302,13 @@ class FeedDataset(IterableDataset[Item]):
         budget = self.reading.memory_budget or DEFAULT_BUDGET
         num_rows = min(_ROWS_AT_ONCE, budget // (4 * row_bytes))
         batches = picked_batches(segment, self.batches.rank, numbers)
-        return _WorkerBatches(batches, self._read, max(1, num_rows // segment.batch_size))
+        read = partial(self._read, reads)
+        return _WorkerBatches(batches, read, max(1, num_rows // segment.batch_size))
 
-    def _read(self, some: list[NDArray[np.int64]]) -> Iterator[Item]:
+    def _read(self, reads: WorkerReads, some: list[NDArray[np.int64]]) -> Iterator[Item]:
         """Read batches in a worker, and return them one by one, ready to be sent."""
-        indices, sizes = np.concatenate(some), [len(batch) for batch in some]
-        num_bytes = bytes_for(self.store.columns, len(indices))
-        region = None if self._regions is None else self._regions.lend(num_bytes)
-        memory = np.empty(num_bytes, np.uint8) if region is None else region.lend()
-        arrays = arrays_in(memory, self.store.columns, len(indices))
-        gather_samples(self.store, self._chunking, indices, arrays)
+        sizes = [len(batch) for batch in some]
+        arrays, region = reads.read(np.concatenate(some))
         # Batches share no memory as torch sends them: it would send all that is shared with each.
         send = _copied if region is None else partial(SharedColumns, region=region)
         batches = self._split(self._tensors(arrays), sizes)

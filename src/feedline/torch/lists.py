@@ -11,12 +11,19 @@ import torch
 from numpy.typing import NDArray
 
 from feedline.store import Column, Lists
-from feedline.torch.regions import as_tensor
 
 #: What lists may be delivered as.
 FORMS = ("list", "padded", "nested")
 #: The end of the name of the tensor that tells where padded lists have values.
 MASK = "/mask"
+
+
+def as_tensor(array: NDArray[Any], type_name: str) -> torch.Tensor:
+    """Return an array as a tensor of a column's type, without a copy; dates as int64."""
+    if array.dtype.kind in "mM":
+        array = array.view(np.int64)
+    tensor = torch.from_numpy(array)
+    return tensor.view(torch.bfloat16) if type_name == "bfloat16" else tensor
 
 
 class TensorLists(NamedTuple):

@@ -24,22 +24,20 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-# Where a column of a batch lies: its first byte, its shape and its type.
-_Part = tuple[int, tuple[int, ...], str]
+from feedline.store import Lists
+from feedline.torch.lists import TensorLists, as_tensor
+
+# Where the values of a column of a batch lie: their first byte, their shape and their type.
+_Place = tuple[int, tuple[int, ...], str]
+# The place of a column; the offsets and the kind of its lists follow, if it has lists.
+_Part = tuple[_Place] | tuple[_Place, NDArray[np.int64], str]
 # A region, and how often it had been lent.
 _Key = tuple[bytes, int]
 # The numpy types that carry those which numpy does not have.
 _CARRIERS = {"bfloat16": "uint16"}
 _MARK_BYTES = 4096
+_ALIGNMENT = 64
 _HELD, _DROPPED = 0, 1
-
-
-def as_tensor(array: NDArray[Any], type_name: str) -> torch.Tensor:
-    """Return an array as a tensor of a column's type, without a copy; dates as int64."""
-    if array.dtype.kind in "mM":
-        array = array.view(np.int64)
-    tensor = torch.from_numpy(array)
-    return tensor.view(torch.bfloat16) if type_name == "bfloat16" else tensor
 
 
 def can_share() -> bool:
@@ -51,23 +49,66 @@ class Regions:
     """A worker's regions: each is lent for some batches, and again when these are dropped."""
 
     def __init__(self) -> None:
-        self._regions: list[_Region] = []
+        self._regions: list[Region] = []
 
-    def lend(self, num_bytes: int) -> _Region:
-        """Return an unused region that holds this many bytes."""
-        region = next((r for r in self._regions if r.is_free and r.num_bytes >= num_bytes), None)
+    def lend(self, num_bytes: int, *, is_once: bool = False) -> Region:
+        """Return an unused region that holds this many bytes.
+
+        With `is_once` it is a new one, which goes when it is dropped: for batches that are far
+        larger than others.
+        """
+        self._regions = [r for r in self._regions if not (r.is_once and r.is_free)]
+        region: Region | None = None
+        if not is_once:
+            region = next(
+                (r for r in self._regions if r.num_bytes >= num_bytes and r.is_free), None
+            )
+            if region is None:
+                self._regions = [r for r in self._regions if not r.is_free]
         if region is None:
-            self._regions = [r for r in self._regions if not r.is_free]
-            region = _Region(num_bytes)
+            region = Region(num_bytes, is_once=is_once)
             self._regions.append(region)
         return region
 
 
-class _Region:
+class Area:
+    """A region that is lent, and given away piece by piece from its front."""
+
+    def __init__(self, region: Region) -> None:
+        self.region = region
+        self._memory = region.lend()
+        self._num_taken = 0
+
+    @property
+    def num_left(self) -> int:
+        """The bytes that were not given away yet."""
+        return self.region.num_bytes - self._num_taken
+
+    def take(self, num_bytes: int) -> NDArray[np.uint8]:
+        """Return the next bytes; or memory of this process alone, if there are not enough left."""
+        start = self._num_taken
+        if num_bytes > self.num_left:
+            return np.empty(num_bytes, np.uint8)
+        # The last piece may be shorter than its share.
+        self._num_taken = min(start + aligned(num_bytes), self.region.num_bytes)
+        return self._memory[start : start + num_bytes]
+
+    def holds(self, array: NDArray[Any]) -> bool:
+        """Whether an array lies in this region."""
+        return not array.size or np.may_share_memory(array, self._memory)
+
+
+def aligned(num_bytes: int) -> int:
+    """Return the bytes that an area gives away for this many."""
+    return -(-num_bytes // _ALIGNMENT) * _ALIGNMENT
+
+
+class Region:
     """Shared memory for some batches at a time."""
 
-    def __init__(self, num_bytes: int) -> None:
+    def __init__(self, num_bytes: int, *, is_once: bool = False) -> None:
         self.num_bytes = num_bytes
+        self.is_once = is_once
         self.descriptor = os.memfd_create("feedline-batches", os.MFD_CLOEXEC)
         weakref.finalize(self, os.close, self.descriptor)
         self.size = num_bytes + _MARK_BYTES
@@ -106,18 +147,31 @@ class _Region:
         path = f"/proc/{os.getpid()}/fd/{self.descriptor}"
         return (self._name, self._num_lent), path, self.size, mark
 
-    def part(self, tensor: torch.Tensor) -> _Part:
-        """Return the offset of a tensor in this region."""
+    def part(self, column: Any) -> _Part:
+        """Return where a column lies in this region."""
+        if isinstance(column, TensorLists):
+            return self._place(column.values), column.offsets, "list"
+        if isinstance(column, Lists):
+            values = column.values
+            address = values.__array_interface__["data"][0]
+            start = address - self._address if values.size else 0
+            return (start, values.shape, values.dtype.name), column.offsets, column.kind
+        return (self._place(column),)
+
+    def _place(self, tensor: torch.Tensor) -> _Place:
         start = tensor.data_ptr() - self._address if tensor.numel() else 0
         return start, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
 
 
-class SharedColumns(dict[str, torch.Tensor]):
-    """Columns of a batch in a region; pickled, they become a plain dict in the receiver."""
+class SharedColumns(dict[str, Any]):
+    """Columns of a batch in a region; pickled, they become a plain dict in the receiver.
 
-    def __init__(self, tensors: Mapping[str, torch.Tensor], region: _Region) -> None:
-        super().__init__(tensors)
-        self._shared = dict(tensors)
+    A column is a tensor, or the lists of a batch whose values lie in the region.
+    """
+
+    def __init__(self, columns: Mapping[str, Any], region: Region) -> None:
+        super().__init__(columns)
+        self._shared = dict(columns)
         self._region = region
 
     def __copy__(self) -> SharedColumns:
@@ -126,7 +180,7 @@ class SharedColumns(dict[str, torch.Tensor]):
         other._shared = self._shared
         return other
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> dict[str, torch.Tensor]:
+    def __deepcopy__(self, memo: dict[int, Any]) -> dict[str, Any]:
         return copy.deepcopy(dict(self), memo)
 
     def __reduce__(self) -> Any:
@@ -135,7 +189,7 @@ class SharedColumns(dict[str, torch.Tensor]):
         if is_whole and all(self[name] is self._shared[name] for name in self):
             ticket = self._region.send()
             if ticket is not None:
-                parts = {name: self._region.part(tensor) for name, tensor in self.items()}
+                parts = {name: self._region.part(column) for name, column in self.items()}
                 return _receive, (*ticket, parts)
         return dict, (dict(self),)
 
@@ -160,9 +214,7 @@ _opened: weakref.WeakValueDictionary[_Key, _Opened] = weakref.WeakValueDictionar
 _latest: deque[_Opened] = deque(maxlen=4)
 
 
-def _receive(
-    key: _Key, path: str, size: int, mark: int, parts: dict[str, _Part]
-) -> dict[str, torch.Tensor]:
+def _receive(key: _Key, path: str, size: int, mark: int, parts: dict[str, _Part]) -> dict[str, Any]:
     opened = _opened.get(key)
     if opened is None or opened.process != os.getpid():
         file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
@@ -173,7 +225,16 @@ def _receive(
         opened.marks, opened.process = [], os.getpid()
         _latest.append(opened)
     opened.marks.append(mark)
-    return {
-        name: as_tensor(np.ndarray(shape, _CARRIERS.get(kind, kind), opened, start), kind)
-        for name, (start, shape, kind) in parts.items()
-    }
+    return {name: _column(opened, *part) for name, part in parts.items()}
+
+
+def _column(
+    opened: _Opened, place: _Place, offsets: NDArray[np.int64] | None = None, kind: str = ""
+) -> Any:
+    start, shape, type_name = place
+    values: NDArray[Any] = np.ndarray(shape, _CARRIERS.get(type_name, type_name), opened, start)
+    if offsets is None:
+        return as_tensor(values, type_name)
+    if kind == "list":
+        return TensorLists(as_tensor(values, type_name), offsets)
+    return Lists(values, offsets, kind)
