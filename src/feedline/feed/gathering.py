@@ -19,7 +19,7 @@ from feedline.plan import Block, Chunking, EqualChunks, UnequalChunks
 from feedline.store import Store
 from feedline.store.columns import Arrays, Column
 from feedline.store.gather import scatter
-from feedline.store.lists import FlatLists, Lists
+from feedline.store.lists import FlatLists, Lists, Take, new_memory
 
 _ALIGNMENT = 64
 # Rows of one chunk that follow each other are read in place; shorter runs are sorted by chunk.
@@ -78,7 +78,9 @@ class Workplace:
         return arrays_in(memory, columns, num_rows)
 
 
-def gather(store: Store, job: SlabJob, arrays: Arrays, workplace: Workplace) -> None:
+def gather(
+    store: Store, job: SlabJob, arrays: Arrays, workplace: Workplace, take: Take = new_memory
+) -> None:
     """Write the samples of a job to `arrays`, and add the columns of lists to it.
 
     Where all chunks lie in memory or in mapped files, each column is copied in one call. A call for
@@ -89,6 +91,7 @@ def gather(store: Store, job: SlabJob, arrays: Arrays, workplace: Workplace) -> 
         job: Which rows of which chunks.
         arrays: What they are written to, column by column.
         workplace: What is kept from one slab to the next.
+        take: Returns memory for the values of lists; they may lie elsewhere all the same.
     """
     columns = store.columns
     opened = workplace.rows.rows_for(store, job, columns)
@@ -98,7 +101,7 @@ def gather(store: Store, job: SlabJob, arrays: Arrays, workplace: Workplace) -> 
     slots = opened.slots(job.chunks)
     for name, rows in opened.columns.items():
         if isinstance(rows, FlatLists):
-            arrays[name] = rows.gather(slots, job.rows)
+            arrays[name] = rows.gather(slots, job.rows, take)
         else:
             rows.take(slots, job.rows, arrays[name])
 

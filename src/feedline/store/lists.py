@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from copy import copy
 from itertools import pairwise
 from typing import Any, overload
 
@@ -20,7 +19,8 @@ from feedline.words import several
 Take = Callable[[int], NDArray[np.uint8]]
 
 
-def _new_memory(num_bytes: int) -> NDArray[np.uint8]:
+def new_memory(num_bytes: int) -> NDArray[np.uint8]:
+    """Return memory of its own for some bytes."""
     return np.empty(num_bytes, np.uint8)
 
 
@@ -267,15 +267,14 @@ class FlatLists:
 
     def __init__(self, sources: Sequence[ListSource]) -> None:
         self._sources = sources
-        self._take: Take = _new_memory
         self._places = FlatPlaces(sources)
         self._lengths = None
         if self._places.is_table:
             self._lengths = np.concatenate([source.lengths for source in sources])
         self._column = sources[0].column("")
 
-    def gather(self, numbers: Numbers, rows: Numbers) -> Lists:
-        """Return list `rows[i]` of source `numbers[i]`, for each i."""
+    def gather(self, numbers: Numbers, rows: Numbers, take: Take = new_memory) -> Lists:
+        """Return list `rows[i]` of source `numbers[i]`, for each i, in memory from `take`."""
         if self._lengths is not None:
             lengths = self._lengths.take(self._places.numbers(numbers, rows))
         else:
@@ -283,13 +282,7 @@ class FlatLists:
             for number, mine in by_source(numbers):
                 lengths[mine] = self._sources[number].lengths.take(rows[mine])
         addresses = self._places.addresses(numbers, rows)
-        return gather_lists(addresses, lengths, self._column, self._take)
-
-    def into(self, take: Take) -> FlatLists:
-        """Return the same lists, which are gathered into the memory that `take` returns."""
-        other = copy(self)
-        other._take = take
-        return other
+        return gather_lists(addresses, lengths, self._column, take)
 
 
 #: What a column of lists is stored as, in chunks that hold arrays only.
@@ -310,7 +303,7 @@ def source_of_parts(
 
 
 def gather_lists(
-    addresses: Numbers, lengths: Numbers, column: Column, take: Take = _new_memory
+    addresses: Numbers, lengths: Numbers, column: Column, take: Take = new_memory
 ) -> Lists:
     """Return the lists at some addresses, as values of a column, in memory that `take` returns."""
     offsets = np.zeros(len(lengths) + 1, np.int64)

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.feed.gathering import Flat, Workplace, arrays_in, bytes_for, gather
-from feedline.feed.slab_jobs import SlabJob, cut
+from feedline.feed.gathering import Workplace, arrays_in, bytes_for, gather
+from feedline.feed.slab_jobs import cut
 from feedline.plan import Block, Chunking
 from feedline.store import Lists, Store
 from feedline.store.columns import Arrays
-from feedline.store.lists import FlatLists, Take
+from feedline.store.lists import Take, new_memory
 from feedline.torch.regions import Area, Region, Regions, aligned
 
 _ROOM = 1.5
@@ -38,7 +38,7 @@ class WorkerReads:
         self._store = store
         self._chunking = chunking
         self._regions = regions
-        self._workplace = _ListWorkplace()
+        self._workplace = Workplace()
         lists = [column for column in store.columns.values() if column.has_lists]
         self._num_lists = len(lists)
         self._list_bytes = float(sum(column.sample_bytes for column in lists))
@@ -48,24 +48,19 @@ class WorkerReads:
         num_rows = len(indices)
         fixed = bytes_for(self._store.columns, num_rows)
         if self._regions is None:
-            return self._gathered(indices, np.empty(fixed, np.uint8)), None
+            return self._gathered(indices, new_memory), None
         room = int(_ROOM * self._list_bytes * num_rows) if self._num_lists else 0
         area = Area(self._regions.lend(aligned(fixed) + aligned(room)))
-        memory = area.take(fixed)
-        self._workplace.take = area.take
-        try:
-            arrays = self._gathered(indices, memory)
-        finally:
-            del self._workplace.take
+        arrays = self._gathered(indices, area.take)
         return arrays, self._settle(arrays, area, num_rows)
 
-    def _gathered(self, indices: NDArray[np.int64], memory: NDArray[np.uint8]) -> Arrays:
+    def _gathered(self, indices: NDArray[np.int64], take: Take) -> Arrays:
         columns = self._store.columns
-        arrays = arrays_in(memory, columns, len(indices))
+        arrays = arrays_in(take(bytes_for(columns, len(indices))), columns, len(indices))
         if len(indices):
             bounds = np.array([0, len(indices)])
             (job,) = cut(Block(first=0, indices=indices, bounds=bounds), self._chunking, 1)
-            gather(self._store, job, arrays, self._workplace)
+            gather(self._store, job, arrays, self._workplace, take)
         return arrays
 
     def _settle(self, arrays: Arrays, area: Area, num_rows: int) -> Region:
@@ -93,19 +88,3 @@ class WorkerReads:
 def _values(array: Any) -> NDArray[Any]:
     values: NDArray[Any] = array.values if isinstance(array, Lists) else array
     return values
-
-
-class _ListWorkplace(Workplace):
-    """A workplace whose lists are gathered into given memory."""
-
-    take: Take | None = None
-
-    def flat_rows(self, store: Store, job: SlabJob, names: Any) -> Flat | None:
-        """Return the rows of a job's chunks; lists are gathered into what `take` returns."""
-        flat, take = super().flat_rows(store, job, names), self.take
-        if flat is None or take is None:
-            return flat
-        return {
-            name: rows.into(take) if isinstance(rows, FlatLists) else rows
-            for name, rows in flat.items()
-        }
