@@ -20,7 +20,7 @@ from feedline.feed.slab_jobs import SlabJob, cut, slab_jobs
 from feedline.plan import Block, Chunking
 from feedline.store import Store
 from feedline.store.columns import Arrays
-from feedline.store.pool import SlabPool
+from feedline.store.pool import SizedPool, SlabPool
 from feedline.words import one_line
 
 DEFAULT_BUDGET = 48 * 2**20
@@ -243,13 +243,15 @@ def read_into(
     """
     columns = store.columns
     workplace = Workplace()
+    # Fresh memory costs about as much as what is copied into it.
+    lists = SizedPool(max_free=reading.count + 2)
 
     def read(job: SlabJob) -> Result:
         num_rows = len(job.rows)
         memory = sink.take(bytes_for(columns, num_rows))
         try:
             arrays = arrays_in(memory, columns, num_rows)
-            gather(store, job, arrays, workplace)
+            gather(store, job, arrays, workplace, lists.take)
             arrays = {name: arrays[name] for name in columns}
         except BaseException:
             sink.drop(memory)

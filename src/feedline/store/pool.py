@@ -65,3 +65,43 @@ class GrowingPool:
             self._pool = SlabPool(num_bytes + num_bytes // 8, max_free=3)
         memory: NDArray[Any] = self._pool.take(num_bytes)[:num_bytes].view(dtype)
         return memory.reshape(shape)
+
+
+# Less than this is not worth keeping.
+_LEAST_KEPT = 2**16
+_MOST_SIZES = 4
+
+
+class SizedPool:
+    """Memory of about the sizes that were asked for lately, which is reused.
+
+    Args:
+        max_free: The number of unused ones of a size that are kept.
+
+    Examples:
+        >>> pool = SizedPool(max_free=1)
+        >>> first = pool.take(100_000)
+        >>> address = first.__array_interface__["data"][0]
+        >>> del first
+        >>> pool.take(101_000).__array_interface__["data"][0] == address
+        True
+    """
+
+    def __init__(self, max_free: int) -> None:
+        self._max_free = max_free
+        self._pools: dict[int, SlabPool] = {}
+
+    def take(self, num_bytes: int) -> NDArray[np.uint8]:
+        """Return so many bytes, which are reused when their last view is deleted."""
+        if num_bytes < _LEAST_KEPT:
+            return np.empty(num_bytes, np.uint8)
+        # Sizes that differ by less than a quarter share their memory.
+        step = 1 << (num_bytes.bit_length() - 3)
+        size = -(-num_bytes // step) * step
+        pool = self._pools.get(size)
+        if pool is None:
+            pool = SlabPool(size, self._max_free)
+            # Other threads read the dict meanwhile, so it is replaced, never changed.
+            kept = list(self._pools.items())[1 - _MOST_SIZES :]
+            self._pools = dict([*kept, (size, pool)])
+        return pool.take(num_bytes)[:num_bytes]

@@ -9,13 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.store.columns import Column
-from feedline.store.gather import RowSource, as_items
+from feedline.store.gather import RowSource
 from feedline.store.lists import ListSource
 from feedline.store.places import FlatPlaces
-from feedline.store.slices import Numbers, Windows
-
-# What is copied twice should still be in a core's own cache the second time.
-_BYTES_AT_ONCE = 2**18
+from feedline.store.slices import Numbers, copy_rows
 
 
 class ScatteredRows:
@@ -67,7 +64,7 @@ class ScatteredRows:
 
     def gather(self, rows: Numbers, out: NDArray[Any]) -> None:
         """Write the values of some rows to `out`, which is C-contiguous."""
-        _copy(self.address + self.starts.take(rows), self.row_bytes, out)
+        copy_rows(self.address + self.starts.take(rows), self.row_bytes, out)
 
 
 #: What rows of a column are copied from.
@@ -87,17 +84,4 @@ class FlatScattered:
 
     def take(self, numbers: Numbers, rows: Numbers, out: NDArray[Any]) -> None:
         """Write row `rows[i]` of source `numbers[i]` to row i of `out`, which is C-contiguous."""
-        _copy(self._places.addresses(numbers, rows), self._row_bytes, out)
-
-
-def _copy(addresses: Numbers, row_bytes: int, out: NDArray[Any]) -> None:
-    """Copy the bytes at each address to a row of `out`."""
-    if not out.size:
-        return
-    low = int(addresses.min())
-    size = int(addresses.max()) - low + row_bytes
-    items = np.asarray(Windows(low, size, row_bytes, is_read_only=True))
-    into, places = as_items(out), addresses - low
-    step = max(1, _BYTES_AT_ONCE // row_bytes)
-    for first in range(0, len(places), step):
-        into[first : first + step] = items[places[first : first + step]]
+        copy_rows(self._places.addresses(numbers, rows), self._row_bytes, out)

@@ -34,6 +34,9 @@ def copy_slices(addresses: Numbers, lengths: Numbers, out: NDArray[np.uint8]) ->
     if np.array_equal(addresses[1:], (addresses + lengths)[:-1]):
         out[:] = np.asarray(Windows(low, out.size, 1, is_read_only=True)).view(np.uint8)
         return
+    if np.all(lengths == lengths[0]):
+        copy_rows(addresses, int(lengths[0]), out)
+        return
     starts, places = addresses - low, ends - lengths
     size = int((starts + lengths).max())
     kinds = np.searchsorted(_WIDTHS, lengths, side="right")
@@ -45,6 +48,25 @@ def copy_slices(addresses: Numbers, lengths: Numbers, out: NDArray[np.uint8]) ->
                 (starts.take(mine), lengths.take(mine), places.take(mine)),
                 out,
             )
+
+
+def copy_rows(addresses: Numbers, row_bytes: int, out: NDArray[Any]) -> None:
+    """Copy the bytes at each address to a row of `out`, which is C-contiguous.
+
+    Args:
+        addresses: Where each row begins in this process's memory. The caller keeps it alive.
+        row_bytes: The number of bytes of a row.
+        out: What they are written to; it has as many bytes as all rows together.
+    """
+    if not out.size:
+        return
+    low = int(addresses.min())
+    size = int(addresses.max()) - low + row_bytes
+    items = np.asarray(Windows(low, size, row_bytes, is_read_only=True))
+    into, places = out.reshape(-1).view(items.dtype), addresses - low
+    step = max(1, _BYTES_AT_ONCE // row_bytes)
+    for first in range(0, len(places), step):
+        into[first : first + step] = items[places[first : first + step]]
 
 
 def _copy_pieces(
