@@ -102,6 +102,9 @@ class _ListWorkplace(Workplace):
 
     def flat_rows(self, store: Store, job: SlabJob, names: Any) -> Flat | None:
         """Return the rows of a job's chunks; lists are gathered into what `take` returns."""
+        if job.needed not in self._opened:
+            # Chunks may be decoded: those of one read are held at a time, in each worker.
+            self._opened = {}
         flat, take = super().flat_rows(store, job, names), self.take
         if flat is None or take is None:
             return flat
