@@ -7,6 +7,7 @@ import os
 import pickle
 import signal
 import time
+import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,12 @@ from numpy.typing import NDArray
 
 import feedline
 from feedline.errors import DamagedDataError
+from feedline.feed import chunking_of
 from feedline.store import Column, Lists, Store
+from feedline.store.lists import ListSource
 from feedline.torch import DataLoader
 from feedline.torch.regions import Regions, SharedColumns
+from feedline.torch.worker_reads import WorkerReads
 from forked import forked_python
 from processes import is_running
 
@@ -220,6 +224,36 @@ def test_columns_of_lists_are_sent_without_their_values() -> None:
     sent = pickle.dumps(SharedColumns({"x": lists}, region))
     assert len(sent) < 2000
     assert pickle.loads(sent)["x"].tolist() == [b"\7" * 10, b"\7" * (2**20 - 10)]
+
+
+class Decodes(OnlyReads):
+    """A store whose chunks are decoded when they are opened, each time anew."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self.decoded: list[weakref.ref[ListSource]] = []
+
+    @property
+    def columns(self) -> Mapping[str, Column]:
+        return {"blob": self._store.columns["blob"]}
+
+    def row_sources(self, chunk: int) -> Any:
+        rows = np.arange(self.chunk_sizes[chunk])
+        source = ListSource.of(self._store.read(chunk, rows)["blob"])
+        self.decoded.append(weakref.ref(source))
+        return {"blob": source}
+
+
+def test_a_worker_holds_the_chunks_of_its_latest_read_only(folder: Path) -> None:
+    store = Decodes(feedline.open(folder))
+    blobs = feedline.open(folder)[:]["blob"]
+    reads = WorkerReads(store, chunking_of(store), Regions())
+    for first in (0, 0, 48, 96):
+        arrays, _ = reads.read(np.arange(first, first + 48))
+        assert arrays["blob"].tolist() == list(blobs)[first : first + 48]
+    assert len(store.decoded) == 9, "chunks of the same read were decoded again"
+    gc.collect()
+    assert sum(held() is not None for held in store.decoded) == 3
 
 
 def test_nothing_is_left_of_a_process_that_was_killed(folder: Path) -> None:

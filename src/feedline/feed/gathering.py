@@ -58,11 +58,15 @@ def gather_samples(
 
 
 class Workplace:
-    """What the threads of a pass keep from one slab to the next."""
+    """What the threads of a pass keep from one slab to the next.
 
-    def __init__(self) -> None:
+    Args:
+        num_sets: The sets of chunks that are kept open beside those that the store keeps.
+    """
+
+    def __init__(self, num_sets: int = 4) -> None:
         self._of_thread = local()
-        self.rows = RowKeeper()
+        self.rows = RowKeeper(num_sets)
 
     def scratch(self, like: Arrays) -> Arrays:
         """Return arrays of the same shapes and types as others, with any contents.

@@ -20,8 +20,6 @@ from feedline.store.scattered import FlatScattered, Rows, ScatteredRows
 _MOST_AT_ONCE = 128
 # More chunks than that are opened so many at a time, as long as the store keeps all open.
 _OPENED_AT_ONCE = 16
-# Sets of at most that many chunks whose rows are kept ready.
-_MOST_SETS = 4
 
 logger = logging.getLogger("feedline")
 
@@ -65,9 +63,14 @@ class OpenRows:
 
 
 class RowKeeper:
-    """Keeps rows of chunks ready from one slab to the next; threads share it."""
+    """Keeps rows of chunks ready from one slab to the next; threads share it.
 
-    def __init__(self) -> None:
+    Args:
+        num_sets: The sets of chunks that are kept.
+    """
+
+    def __init__(self, num_sets: int) -> None:
+        self._num_sets = num_sets
         # Slabs that are near each other often need the same chunks.
         self._sets: dict[tuple[int, ...], OpenRows | None] = {}
         # Slabs of a full shuffle need almost all chunks, each of them others.
@@ -85,9 +88,11 @@ class RowKeeper:
         known = self._sets
         if job.needed in known:
             return known[job.needed]
+        kept = list(known.items())[max(0, len(known) - self._num_sets + 1) :]
+        # What is no longer kept is closed before others are opened.
+        self._sets = dict(kept)
         sources = _opened(store, job, job.needed)
         found = None if sources is None else OpenRows.of(sources, job.num_chunks, names)
-        kept = list(known.items())[1 - _MOST_SETS :]
         self._sets = dict([*kept, (job.needed, found)])
         return found
 

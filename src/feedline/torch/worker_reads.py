@@ -38,7 +38,8 @@ class WorkerReads:
         self._store = store
         self._chunking = chunking
         self._regions = regions
-        self._workplace = Workplace()
+        # Chunks may be decoded, so those of one read are held at a time in each worker.
+        self._workplace = Workplace(num_sets=1)
         lists = [column for column in store.columns.values() if column.has_lists]
         self._num_lists = len(lists)
         self._list_bytes = float(sum(column.sample_bytes for column in lists))
