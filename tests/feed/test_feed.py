@@ -40,7 +40,7 @@ from feedline.plan import (
     UnequalChunks,
     WindowPlan,
 )
-from feedline.store import FolderStore, MemoryMatrix
+from feedline.store import FolderStore, Lists, MemoryMatrix
 from lazy_data import (
     WatchedStore,
     check_arrays,
@@ -620,7 +620,7 @@ SCRIPT = """
 import os, signal, sys
 from feedline.feed import Feed
 from feedline.plan import SamplePlan, Shuffled
-from feedline.store import FolderStore, MemoryMatrix
+from feedline.store import FolderStore, Lists, MemoryMatrix
 
 store = FolderStore(sys.argv[1])
 plan = SamplePlan(order=Shuffled(num_samples=store.num_samples), tail="even")
@@ -672,3 +672,15 @@ def test_what_is_not_a_store_is_refused_with_what_to_do(value: Any, remedy: str)
     plan = SamplePlan(order=Sequential(num_samples=2))
     with pytest.raises(InvalidValueError, match=rf"store=.* must be a store.*; .*{remedy}"):
         Feed(value, plan, batch_size=1)
+
+
+def test_lists_that_the_loop_keeps_are_never_overwritten(tmp_path: Path) -> None:
+    # Large enough that their memory is used again.
+    numbers = np.arange(400)
+    lists = Lists.of([[number] * (500 + number % 7) for number in range(400)], dtype=np.int64)
+    feedline.pack({"id": numbers, "x": lists}, tmp_path / "data", chunk_samples=50, format="npy")
+    loader = feedline.DataLoader(feedline.open(tmp_path / "data"), 20, shuffle=True)
+    kept = [batch for number, batch in enumerate(loader) if number % 3]
+    for batch in kept:
+        for number, values in zip(batch["id"].tolist(), batch["x"], strict=True):
+            assert values.tolist() == [number] * (500 + number % 7)

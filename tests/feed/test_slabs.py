@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from feedline.feed.gathering import arrays_in, bytes_for, layout_of
 from feedline.store import Column
-from feedline.store.pool import SlabPool
+from feedline.store.pool import SizedPool, SlabPool
 
 COLUMNS = {"x": Column("x", "int64", (3,)), "y": Column("y", "uint8"), "z": Column("z", "bfloat16")}
 
@@ -155,6 +155,34 @@ def test_threads_never_get_the_same_memory() -> None:
     for thread in threads:
         thread.join()
     assert wrong == []
+
+
+def test_memory_of_about_one_size_is_used_again_by_as_many_as_were_asked_for() -> None:
+    pool = SizedPool(max_free=2)
+    kept = pool.take(100_000)
+    kept[:] = 7
+    free = address(pool.take(100_001))
+    for num_bytes in (99_000, 100_000, 101_000):
+        found = pool.take(num_bytes)
+        assert found.nbytes == num_bytes
+        assert address(found) == free
+        found[:] = 9
+        del found
+    # A view of it is as good as itself.
+    view = kept[10:20].view(np.uint8)
+    del kept
+    pool.take(100_000)[:] = 9
+    assert (view == 7).all()
+
+
+def test_sizes_that_are_no_longer_asked_for_are_not_kept() -> None:
+    pool = SizedPool(max_free=2)
+    first = pool.take(2**17)
+    for power in range(18, 24):
+        pool.take(2**power)
+    assert len(pool._pools) == 4
+    first[:] = 1
+    assert pool.take(2**17).nbytes == 2**17
 
 
 @given(columns, st.integers(0, 20))

@@ -62,7 +62,7 @@ def test_lists_are_gathered_into_given_memory() -> None:
         return taken[-1]
 
     flat = FlatLists([ListSource.of(Lists.of([[1, 2], [3]], dtype=np.int32))])
-    found = flat.into(take).gather(np.array([0, 0]), np.array([1, 0]))
+    found = flat.gather(np.array([0, 0]), np.array([1, 0]), take)
     assert found.tolist() == [[3], [1, 2]]
     assert taken[0].view(np.int32).tolist() == [3, 1, 2]
     assert np.shares_memory(found.values, taken[0])
@@ -70,14 +70,17 @@ def test_lists_are_gathered_into_given_memory() -> None:
     assert len(taken) == 1
 
 
-def test_nothing_is_read_or_written_beside_the_strings() -> None:
+@pytest.mark.parametrize("lengths", [[100, 50], [75, 75]])
+def test_nothing_is_read_or_written_beside_the_strings(lengths: list[int]) -> None:
     memory = np.arange(5000, dtype=np.int64).view(np.uint8)
     out = np.full(300, 0xAB, np.uint8)
     address = memory.__array_interface__["data"][0]
-    copy_slices(np.array([address + 8, address + 800]), np.array([100, 50]), out[100:250])
+    copy_slices(np.array([address + 8, address + 800]), np.array(lengths), out[100:250])
     assert (out[:100] == 0xAB).all()
     assert (out[250:] == 0xAB).all()
-    assert out[100:250].tobytes() == memory[8:108].tobytes() + memory[800:850].tobytes()
+    first, second = lengths
+    strings = memory[8 : 8 + first].tobytes(), memory[800 : 800 + second].tobytes()
+    assert out[100:250].tobytes() == b"".join(strings)
 
 
 def test_a_slice_of_lists_begins_at_zero() -> None:
