@@ -45,7 +45,7 @@ class Bars:
     rows: tuple[Row, ...]
     unit: float = 1.0  # of the axis
     title: str = ""
-    log: bool = False  # then the values are times
+    log: bool = False  # then the values are times, or rates "per second"
 
 
 @dataclass(frozen=True)

@@ -145,6 +145,8 @@ def fill_bars(sheet: Sheet, panel: Bars) -> None:
         axes.set_xlim(0, most * 1.03)
         axes.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
     show = measure.show_time if panel.log else "{:,g}".format
+    if panel.log and "per second" in panel.axis:
+        show = "{:,.0f}".format
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: show(value)))
     axes.xaxis.set_minor_locator(NullLocator())
     low, high = axes.get_xlim()
