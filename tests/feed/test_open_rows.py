@@ -89,6 +89,16 @@ def test_chunks_that_do_not_fit_are_read_one_after_another(
     assert said.startswith(f"{NUM_ROWS} samples lie in {NUM_CHUNKS} chunks, more than are kept")
 
 
+def test_a_store_that_only_reads_is_not_told_that_its_chunks_do_not_fit(
+    path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = feedline.open(path)
+    monkeypatch.setattr(store, "row_sources", lambda chunk: None)
+    indices = np.random.default_rng(0).permutation(NUM_ROWS)
+    check(gathered(store, indices, Workplace()), indices)
+    assert caplog.messages == []
+
+
 def test_an_error_names_the_row_that_was_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     original = FolderStore._open
 

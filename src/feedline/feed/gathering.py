@@ -20,6 +20,7 @@ from feedline.store import Store
 from feedline.store.columns import Arrays, Column
 from feedline.store.gather import scatter
 from feedline.store.lists import FlatLists, Lists, Take, new_memory
+from feedline.store.places import stable_order
 
 _ALIGNMENT = 64
 # Rows of one chunk that follow each other are read in place; shorter runs are sorted by chunk.
@@ -41,7 +42,12 @@ def chunking_of(store: Store) -> Chunking:
 
 
 def gather_samples(
-    store: Store, chunking: Chunking, indices: NDArray[np.int64], arrays: Arrays
+    store: Store,
+    chunking: Chunking,
+    indices: NDArray[np.int64],
+    arrays: Arrays,
+    workplace: Workplace | None = None,
+    take: Take = new_memory,
 ) -> None:
     """Write the samples at `indices` to `arrays`, in that order; lists are added to it.
 
@@ -50,11 +56,13 @@ def gather_samples(
         chunking: How they are cut into chunks.
         indices: Which samples.
         arrays: What they are written to, column by column.
+        workplace: What is kept from one call to the next.
+        take: Returns memory for the values of lists; they may lie elsewhere all the same.
     """
     if len(indices):
         bounds = np.array([0, len(indices)])
         (job,) = cut(Block(first=0, indices=indices, bounds=bounds), chunking, 1)
-        gather(store, job, arrays, Workplace())
+        gather(store, job, arrays, workplace or Workplace(), take)
 
 
 class Workplace:
@@ -117,9 +125,7 @@ def _gather_by_chunk(store: Store, job: SlabJob, arrays: Arrays, workplace: Work
     if len(rows) >= _MEAN_RUN * num_runs or not store.columns:
         arrays |= _read_runs(store, job, chunks, rows, arrays)
         return
-    # Short integers are sorted several times faster.
-    keys = chunks.astype(np.uint16) if job.num_chunks <= 2**16 else chunks
-    order = np.argsort(keys, kind="stable")
+    order = stable_order(chunks)
     read = workplace.scratch(arrays)
     lists = _read_runs(store, job, chunks[order], rows[order], read)
     for name, array in arrays.items():

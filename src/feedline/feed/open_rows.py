@@ -107,20 +107,21 @@ class RowKeeper:
         found = None
         for first in range(0, len(more), _OPENED_AT_ONCE):
             opened = _opened(store, job, more[first : first + _OPENED_AT_ONCE])
-            sources |= opened or {}
-            # What the store has closed again would be held here beyond its limits.
-            if opened is None or not store.keeps_open(list(sources)):
+            if opened is None:
+                break
+            sources |= opened
+            if not store.keeps_open(list(sources)):
+                # What the store has closed again would be held here beyond its limits.
+                logger.warning(
+                    "%d samples lie in %d chunks, more than are kept open at once, so reading them "
+                    "is slow: use window=, or pack the data into fewer chunks with `feedline pack`",
+                    len(job.rows),
+                    len(job.needed),
+                )
                 break
         else:
             found = OpenRows.of(sources, job.num_chunks, names)
         self._many, self._has_room = found, found is not None
-        if not self._has_room:
-            logger.warning(
-                "%d samples lie in %d chunks, more than are kept open at once, so reading them is "
-                "slow: use window=, or pack the data into fewer chunks with `feedline pack`",
-                len(job.rows),
-                len(job.needed),
-            )
         return found
 
 

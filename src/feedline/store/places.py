@@ -69,10 +69,15 @@ def by_source(numbers: Numbers) -> Iterator[tuple[int, Numbers]]:
     """
     if not len(numbers):
         return
-    # Short integers are sorted several times faster.
-    keys = numbers.astype(np.uint16) if numbers.max() < 2**16 else numbers
-    order = np.argsort(keys, kind="stable")
+    order = stable_order(numbers)
     ordered = numbers[order]
     edges = np.flatnonzero(ordered[1:] != ordered[:-1]) + 1
     for first, end in pairwise([0, *edges.tolist(), len(order)]):
         yield int(ordered[first]), order[first:end]
+
+
+def stable_order(numbers: Numbers) -> Numbers:
+    """Return the places of some numbers, at least one and none below 0, in ascending order."""
+    # Short integers are sorted several times faster.
+    keys = numbers.astype(np.uint16) if numbers.max() < 2**16 else numbers
+    return np.argsort(keys, kind="stable")

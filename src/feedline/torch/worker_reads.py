@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.feed.gathering import Workplace, arrays_in, bytes_for, gather
-from feedline.feed.slab_jobs import cut
-from feedline.plan import Block, Chunking
+from feedline.feed.gathering import Workplace, arrays_in, bytes_for, gather_samples
+from feedline.plan import Chunking
 from feedline.store import Lists, Store
 from feedline.store.columns import Arrays
 from feedline.store.lists import Take, new_memory
@@ -41,16 +40,15 @@ class WorkerReads:
         # Chunks may be decoded, so those of one read are held at a time in each worker.
         self._workplace = Workplace(num_sets=1)
         lists = [column for column in store.columns.values() if column.has_lists]
-        self._num_lists = len(lists)
         self._list_bytes = float(sum(column.sample_bytes for column in lists))
 
     def read(self, indices: NDArray[np.int64]) -> tuple[Arrays, Region | None]:
         """Return the samples at `indices`, and the region that they are in."""
-        num_rows = len(indices)
-        fixed = bytes_for(self._store.columns, num_rows)
         if self._regions is None:
             return self._gathered(indices, new_memory), None
-        room = int(_ROOM * self._list_bytes * num_rows) if self._num_lists else 0
+        num_rows = len(indices)
+        fixed = bytes_for(self._store.columns, num_rows)
+        room = int(_ROOM * self._list_bytes * num_rows)
         area = Area(self._regions.lend(aligned(fixed) + aligned(room)))
         arrays = self._gathered(indices, area.take)
         return arrays, self._settle(arrays, area, num_rows)
@@ -58,10 +56,7 @@ class WorkerReads:
     def _gathered(self, indices: NDArray[np.int64], take: Take) -> Arrays:
         columns = self._store.columns
         arrays = arrays_in(take(bytes_for(columns, len(indices))), columns, len(indices))
-        if len(indices):
-            bounds = np.array([0, len(indices)])
-            (job,) = cut(Block(first=0, indices=indices, bounds=bounds), self._chunking, 1)
-            gather(self._store, job, arrays, self._workplace, take)
+        gather_samples(self._store, self._chunking, indices, arrays, self._workplace, take)
         return arrays
 
     def _settle(self, arrays: Arrays, area: Area, num_rows: int) -> Region:
