@@ -14,7 +14,9 @@
     ├── StoreError                         data on disk cannot be used
     │   ├── MissingDataError (FileNotFoundError)   a file that should be there is not
     │   ├── DamagedDataError (ValueError)          a file does not hold what it should
-    │   └── UnsafeDataError (ValueError)           a file asks to run code or read elsewhere
+    │   ├── UnsafeDataError (ValueError)           a file asks to run code or read elsewhere
+    │   ├── RemoteError (RuntimeError)             a server does not give or take an object
+    │   └── CacheError (RuntimeError)              a local cache cannot keep a file
     └── PackError (RuntimeError)           data could not be packed
 
 Messages state the value, the bound and the remedy, in that order.
@@ -28,6 +30,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 __all__ = [
+    "CacheError",
     "CursorError",
     "CursorFormatError",
     "DamagedDataError",
@@ -39,6 +42,7 @@ __all__ = [
     "NotInitializedError",
     "PackError",
     "PlanMismatchError",
+    "RemoteError",
     "SampleError",
     "StoreError",
     "TailError",
@@ -138,6 +142,14 @@ class DamagedDataError(StoreError, ValueError):
 
 class UnsafeDataError(StoreError, ValueError):
     """A file asks for something that data must not do: run code, or read outside its folder."""
+
+
+class RemoteError(StoreError, RuntimeError):
+    """A server does not give or take an object: rights, region, or faults that did not pass."""
+
+
+class CacheError(StoreError, RuntimeError):
+    """A local cache cannot keep a file: its disk is full, or all that it keeps is in use."""
 
 
 class PackError(FeedlineError, RuntimeError):

@@ -49,8 +49,8 @@ NOT_OURS: dict[str, tuple[Any, tuple[str, ...]]] = {
     "many digits": ("1" * 10**5, ("not JSON",)),
     "another format": ('{"format": "other"}', ("format='other'", "feedline.cursor/1")),
     "another version": (
-        json.dumps(with_entry("format", "feedline.cursor/2")),
-        ("format='feedline.cursor/2'", "feedline.cursor/1"),
+        json.dumps(with_entry("format", "feedline.cursor/3")),
+        ("format='feedline.cursor/3'", "feedline.cursor/1", "feedline.cursor/2"),
     ),
     "no version": (json.dumps(with_entry("format", None)), ("format=None", "feedline.cursor/1")),
 }

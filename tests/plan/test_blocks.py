@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate
 
 import hypothesis.strategies as st
@@ -10,20 +11,27 @@ import pytest
 from hypothesis import given, settings
 
 from feedline.plan import (
+    Block,
+    BucketPlan,
     EqualChunks,
     Mixture,
     Plan,
     SamplePlan,
+    Segment,
     UnequalChunks,
     WindowOrder,
     WindowPlan,
 )
 from feedline.plan.chunk_lookup import lookups_of
-from feedline.plan.feistel import FeistelNetwork
+from feedline.plan.feistel import FeistelNetwork, FeistelRows
 from feedline.plan.feistel_tables import FeistelTables
 from feedline.plan.interleave import Interleave
+from feedline.plan.many_permutations import permute_runs
 from feedline.plan.permutation import Permutation
+from feedline.plan.strided_layout import StridedLayout
 
+# Small words multiply and add by other rules in older versions of numpy.
+pytestmark = pytest.mark.matrix
 KEY = 77
 
 
@@ -48,6 +56,48 @@ def test_tables_say_what_hashing_says(n: int, backward: bool, data: st.DataObjec
     assert found == hashed(n, values, backward=backward)
 
 
+@given(
+    st.one_of(st.integers(4097, 6000), st.integers(4097, 2**32), st.integers(2**16, 2**16 + 700)),
+    st.data(),
+)
+@settings(max_examples=60)
+def test_runs_and_strides_say_what_single_positions_say(n: int, data: st.DataObject) -> None:
+    # Larger runs than what is computed at once, and those that begin and end inside a row.
+    step = data.draw(st.sampled_from([1, 1, 3, 700]))
+    first = data.draw(st.integers(0, n - 1))
+    end = data.draw(st.integers(first + 1, min(n, first + 40_000 * step)))
+    positions = range(first, end, step)
+    expected = Permutation(n, KEY, 3).forward(np.array(positions))
+    assert np.array_equal(Permutation(n, KEY, 3).stride(positions), expected)
+    assert np.array_equal(Permutation(n, KEY, 3).words(np.array(positions)), expected)
+
+
+@given(st.lists(st.tuples(st.integers(1, 2**32 + 9), st.integers(1, 9000)), min_size=1, max_size=6))
+@settings(max_examples=40)
+def test_permutations_say_the_same_together(runs: list[tuple[int, int]]) -> None:
+    permutations = [Permutation(n, KEY, number) for number, (n, _) in enumerate(runs)]
+    edges = [0, *accumulate(count for _, count in runs)]
+    parts = [np.arange(count) * 999_983 % n for n, count in runs]
+    together = permute_runs(permutations, edges, np.concatenate(parts))
+    alone = [own.forward(part) for own, part in zip(permutations, parts, strict=True)]
+    assert np.array_equal(together, np.concatenate(alone))
+
+
+@given(st.lists(st.tuples(st.integers(4097, 2**32), st.integers(0, 40)), min_size=1, max_size=9))
+def test_rows_say_what_their_permutations_say(rows: list[tuple[int, int]]) -> None:
+    sizes = np.array([n for n, _ in rows])
+    counts = np.array([count for _, count in rows])
+    # What is beyond a row's count may lie outside its permutation.
+    values = (np.arange(40)[None, :] * 9_999_991) % 2**32
+    values = np.where(np.arange(40) < counts[:, None], values % sizes[:, None], values)
+    found = FeistelRows(sizes, KEY, range(5, 5 + len(rows))).forward(
+        values.astype(np.uint32), counts
+    )
+    for number, (n, count) in enumerate(rows):
+        expected = FeistelNetwork(n, KEY, 5 + number).forward(values[number, :count])
+        assert found[number, :count].tolist() == expected.tolist()
+
+
 @pytest.mark.parametrize("number", range(8))
 @pytest.mark.parametrize("n", [4097, 4102, 4160, 4161, 4225, 4226, 9950])
 def test_values_that_leave_come_back_as_in_a_plain_walk(n: int, number: int) -> None:
@@ -65,19 +115,24 @@ chunk_sizes = st.one_of(
 ).filter(any)
 
 
-@given(st.lists(chunk_sizes, min_size=1, max_size=4))
-def test_a_place_is_looked_up_in_the_chunk_that_holds_it(windows: list[list[int]]) -> None:
+@given(st.lists(chunk_sizes, min_size=1, max_size=4), st.sampled_from([0, 50, 2**16]))
+def test_a_place_is_looked_up_in_the_chunk_that_holds_it(
+    windows: list[list[int]], most_listed: int
+) -> None:
     edges = [[0, *accumulate(sizes)] for sizes in windows]
     starts = np.array([start for own in edges for start in own[:-1]])
     ends = np.array([end for own in edges for end in own[1:]])
     shifts = np.arange(len(starts)) ** 2 * 1000 - 77
     cuts = np.array([0, *accumulate(map(len, windows))])
-    lookups = lookups_of(starts, ends, shifts, cuts)
+    lookups = lookups_of(starts, ends, shifts, cuts, most_listed)
     first = 0
     for lookup, sizes in zip(lookups, windows, strict=True):
         places = np.arange(sum(sizes))
+        indices = np.empty(len(places), dtype=np.int64)
         plain = np.repeat(shifts[first : first + len(sizes)], sizes) + places
-        assert lookup.indices(places).tolist() == plain.tolist()
+        for kind in (np.int64, np.uint32, np.uint16):
+            lookup.write(places.astype(kind), indices)
+            assert indices.tolist() == plain.tolist()
         first += len(sizes)
 
 
@@ -157,6 +212,88 @@ def test_positions_scattered_over_blocks_are_located_as_single_ones(counts: list
         alone = [layout.locate(np.array([position])) for position in positions[chosen].tolist()]
         assert labels[chosen].tolist() == [int(label[0]) for label, _ in alone]
         assert ordinals[chosen].tolist() == [int(ordinal[0]) for _, ordinal in alone]
+
+
+@pytest.mark.parametrize("counts", [[5, 7], [0, 10**6, 3, 2 * 10**6], [10**5] * 16, [2**32, 1, 9]])
+@pytest.mark.parametrize("least", [1000, 4100, 5000])
+def test_evenly_spaced_positions_are_located_as_any(counts: list[int], least: int) -> None:
+    total = sum(counts)
+    layout = Interleave(counts, key=KEY, block_length=max(least, total // 2000), in_order=False)
+    strided = StridedLayout.of(layout)
+    assert strided is not None
+    for step in (1, 2, 613, 4999, 60_000):
+        for first in (0, step // 2, max(0, total - 3000 * step)):
+            count = min(3000, -(-(total - first) // step))
+            if count > 0:
+                labels, ordinals = strided.locate(first, step, count)
+                expected = layout.locate(np.arange(count) * step + first)
+                assert np.array_equal(labels, expected[0])
+                assert np.array_equal(ordinals, expected[1])
+
+
+def plans_read_ahead() -> list[Plan]:
+    parts = [range(0, 700), range(700, 1500), range(1500, 9000)]
+    return [
+        SamplePlan(order=Mixture(sizes=[5_000_000, 900], weights=[5, 1]), tail="pad"),
+        SamplePlan(order=Mixture(sizes=[300, 500], weights=[1, 1]), tail="even"),
+        BucketPlan.from_groups(dict(enumerate(parts)), mode="interleaved", tail="pad"),
+        BucketPlan.from_groups(
+            dict(enumerate(parts)), mode="interleaved", tail="even", cost=lambda key: 1 + key
+        ),
+    ]
+
+
+def assert_same_block(found: Block, expected: Block) -> None:
+    assert found.first == expected.first
+    for name in ("indices", "bounds", "is_real", "buckets"):
+        one, other = getattr(found, name), getattr(expected, name)
+        assert (one is None) == (other is None), name
+        assert one is None or (one.dtype == other.dtype and np.array_equal(one, other)), name
+
+
+@given(st.integers(0, 3), st.integers(1, 3), st.data())
+@settings(max_examples=25)
+def test_blocks_do_not_depend_on_what_was_computed_ahead(
+    number: int, world_size: int, data: st.DataObject
+) -> None:
+    plan = plans_read_ahead()[number]
+    used = plan.segment(world_size=world_size, batch_size=8)
+    rank, start = 0, data.draw(st.integers(0, used.num_batches - 1))
+    if data.draw(st.booleans()):
+        # The tail, where blocks hold padding.
+        start = max(0, used.num_batches - 40)
+    for _ in range(8):
+        stop = min(start + data.draw(st.integers(0, 30)), used.num_batches)
+        found = used.block(rank, start, stop)
+        fresh = plan.segment(world_size=world_size, batch_size=8).block(rank, start, stop)
+        assert_same_block(found, fresh)
+        # Who asked may write to what it got.
+        found.indices[:] = -1
+        start = stop
+        if data.draw(st.integers(0, 5)) == 0:
+            rank = data.draw(st.integers(0, world_size - 1))
+            start = data.draw(st.integers(0, used.num_batches))
+
+
+def test_threads_that_share_a_segment_get_their_own_blocks() -> None:
+    for plan in plans_read_ahead():
+        shared = plan.segment(world_size=2, batch_size=8)
+        last = min(shared.num_batches, 300)
+        starts = [(rank, start) for start in range(0, last, 3) for rank in (0, 1)]
+
+        def indices(
+            place: tuple[int, int], shared: Segment = shared, last: int = last
+        ) -> list[int]:
+            rank, start = place
+            return shared.block(rank, start, min(start + 3, last)).indices.tolist()
+
+        with ThreadPoolExecutor(4) as pool:
+            found = list(pool.map(indices, starts))
+        fresh = plan.segment(world_size=2, batch_size=8)
+        whole = [fresh.block(rank, 0, last) for rank in (0, 1)]
+        assert found == [
+            whole[rank].part(start, min(start + 3, last)).indices.tolist() for rank, start in starts
+        ]
 
 
 @pytest.mark.parametrize("world_size", [1, 8, 1024])

@@ -75,7 +75,7 @@ def test_blocks_start_where_the_formula_says(counts: list[int], length: int, key
         expected = ordinals_one_by_one(counts, offsets, block, num_blocks)
         assert layout._ordinals_at(block).tolist() == expected
     position = sum(counts) // 2
-    block = layout._block_at(position)
+    block = layout.block_at(position)
     assert block.start <= position < block.end
 
 

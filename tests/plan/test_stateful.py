@@ -1,4 +1,4 @@
-"""Runs that advance, save, are killed, come back on other ranks, and account for every sample.
+"""Runs that advance, skip, save, are killed, come back on other ranks, and account for all.
 
 A killed run forgets what it consumed after its last checkpoint; the run that loads the checkpoint
 consumes that again. So what counts is what was consumed up to the checkpoint that the next run
@@ -46,6 +46,8 @@ class Run(RuleBasedStateMachine):
     """A training run that a scheduler treats badly."""
 
     plans: st.SearchStrategy[Plan]
+    #: How far ahead of the run the batches may be that it is told to skip.
+    most_ahead = 3
 
     @initialize(data=st.data(), world_size=world_sizes, batch_size=batch_sizes)
     def start(self, data: st.DataObject, world_size: int, batch_size: int) -> None:
@@ -91,6 +93,18 @@ class Run(RuleBasedStateMachine):
             for batch in self.segment.block(rank, self.done, stop):
                 self.since.update(batch.indices[batch.is_real].tolist())
         self.done = stop
+
+    @precondition(lambda self: not self.is_finished)
+    @rule(num_batches=st.integers(1, 3), after=st.integers(0, 3))
+    def skip(self, num_batches: int, after: int) -> None:
+        """Leave out batches that follow; nobody gets them, so they count as if they had come."""
+        num_batches = min(num_batches, self.segment.num_batches - self.done)
+        left = self.segment.num_batches - self.done - num_batches
+        start = self.done + min(after, self.most_ahead, left)
+        for rank in range(self.segment.world_size):
+            block = self.segment.block(rank, start, start + num_batches)
+            self.since.update(block.real_indices.tolist())
+        self.segment = self.segment.skipping(self.done, start, start + num_batches)
 
     @rule()
     def save(self) -> None:
@@ -159,6 +173,8 @@ class WeightedRun(Run):
 
 class MixtureRun(Run):
     plans = mixture_plans()
+    # What is consumed or skipped is a prefix only if nothing is skipped ahead.
+    most_ahead = 0
 
     @property
     def mixture(self) -> Mixture:

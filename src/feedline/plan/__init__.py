@@ -19,10 +19,11 @@ from feedline.plan.mixture import Mixture
 from feedline.plan.mixture_epoch import Phase
 from feedline.plan.orders import EpochOrder, Order, Sequential, Shuffled, Subset
 from feedline.plan.permutation import Permutation
-from feedline.plan.replay import Consumed, Replay
+from feedline.plan.plan import Plan
+from feedline.plan.replay import Consumed, Replay, skipped_samples
 from feedline.plan.samples import SamplePlan
 from feedline.plan.seeds import derive_key
-from feedline.plan.segment import Plan, Segment
+from feedline.plan.segment import Segment
 from feedline.plan.shares import Share
 from feedline.plan.weighted import Weighted
 from feedline.plan.windows import RoundsPlan, WindowOrder, WindowPlan
@@ -68,4 +69,5 @@ __all__ = [
     "WindowOrder",
     "WindowPlan",
     "derive_key",
+    "skipped_samples",
 ]

@@ -13,13 +13,15 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from feedline.errors import InvalidValueError, check_integer, check_positive, check_sequence
+from feedline.plan.ahead import BlocksAhead
 from feedline.plan.batches import Block, Place, every_nth
 from feedline.plan.bucket_shares import BucketShares, sum_of
 from feedline.plan.draws import Draws
 from feedline.plan.frozen import described, store
-from feedline.plan.interleave import Layout
+from feedline.plan.interleave import Layout, edges_of
 from feedline.plan.orders import EpochOrder, Indices
 from feedline.plan.shares import MAX_BATCH, PrefixRest, StridedDeal
+from feedline.plan.skipping import HoledOrder, Spans
 from feedline.words import one_line, several
 
 _MOST_ORDERS = 4096
@@ -195,6 +197,7 @@ class BucketDeal:
         counts = self._shares.num_batches
         self._layout = epoch.layout(counts, rest.segment)
         self.num_batches = sum_of(counts)
+        self._ahead = BlocksAhead(self._block_of, self.num_batches)
         # A bucket's order is prepared at its first batch; of very many, the latest are kept.
         self._deal_of = lru_cache(maxsize=_MOST_ORDERS)(self._make_deal)
 
@@ -213,6 +216,10 @@ class BucketDeal:
         return self._shares.num_padded
 
     def block(self, rank: int, start: int, stop: int) -> Block:
+        # A block of few batches has a handful of each bucket.
+        return self._ahead.block(rank, start, stop)
+
+    def _block_of(self, rank: int, start: int, stop: int) -> Block:
         return self._merged(start, stop, lambda deal, first, end: deal.block(rank, first, end))
 
     def draws(self, rank: int, numbers: range) -> Draws:
@@ -269,6 +276,14 @@ class BucketDeal:
         consumed = self._rest.consumed + self._shares.num_consumed(counts)
         return BucketRest(self._rest.epoch, consumed, self._rest.segment + 1)
 
+    def without(self, num_batches: int, skips: Spans) -> BucketRest:
+        """Return what is left after `num_batches`, without some batches that follow."""
+        rest = self.after(num_batches)
+        lows, highs = (
+            np.array([self.after(skip[side]).consumed for skip in skips]) for side in (0, 1)
+        )
+        return BucketRest(_SkippingBuckets(rest.epoch, lows, highs), rest.consumed, rest.segment)
+
     def find(self, index: int) -> list[Place]:
         found = []
         for bucket, members in enumerate(self._rest.epoch.members):
@@ -283,13 +298,41 @@ class BucketDeal:
         return found
 
 
+class _SkippingBuckets:
+    """An epoch of buckets without some samples: those at `[low, high)` in each bucket's order."""
+
+    def __init__(self, epoch: BucketOrders, lows: Indices, highs: Indices) -> None:
+        self._epoch, self._lows, self._highs = epoch, lows, highs
+        self.members = epoch.members
+        self.sizes = epoch.sizes - (highs - lows).sum(axis=0)
+        self.rule, self.tail = epoch.rule, epoch.tail
+
+    def order_of(self, bucket: int) -> EpochOrder:
+        holes = zip(self._lows[:, bucket].tolist(), self._highs[:, bucket].tolist(), strict=True)
+        order = self._epoch.order_of(bucket)
+        return HoledOrder(order, tuple((low, high) for low, high in holes if low < high))
+
+    def layout(self, counts: Indices, segment: int) -> Layout:
+        return self._epoch.layout(counts, segment)
+
+
 def _merge(first: int, num_batches: int, parts: list[tuple[Any, Block]], buckets: Any) -> Block:
     """Return one block out of the blocks of several buckets, each with its batch numbers."""
     lengths = np.zeros(num_batches, dtype=np.int64)
     for numbers, block in parts:
-        lengths[numbers] = np.diff(block.bounds)
-    bounds = np.concatenate([[0], np.cumsum(lengths)])
+        lengths[numbers] = block.bounds[1:] - block.bounds[:-1]
+    bounds = edges_of(lengths)
     indices = np.empty(int(bounds[-1]), dtype=np.int64)
+    size = int(lengths[0]) if num_batches else 0
+    if (
+        size * num_batches == len(indices)
+        and (lengths == size).all()
+        and all(block.is_real is None for _, block in parts)
+    ):
+        rows = indices.reshape(num_batches, size)
+        for numbers, block in parts:
+            rows[numbers] = block.indices.reshape(len(numbers), size)
+        return Block(first=first, indices=indices, bounds=bounds, buckets=buckets)
     is_real = None
     if any(block.is_real is not None for _, block in parts):
         is_real = np.ones(len(indices), dtype=np.bool_)

@@ -35,8 +35,8 @@ from feedline.plan.orders import (
     end_of,
 )
 from feedline.plan.permutation import MAX_SIZE, Permutation
+from feedline.plan.plan import Plan
 from feedline.plan.seeds import Seed, check_seed, derive_key
-from feedline.plan.segment import Plan
 from feedline.plan.shares import check_tail
 from feedline.plan.versions import of_kind
 from feedline.words import one_line, several, shown

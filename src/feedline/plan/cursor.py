@@ -1,9 +1,9 @@
 """The position of a run: a few integers that are the same on every rank.
 
 A cursor holds the epoch and its history: the number of batches consumed at each world size and
-batch size. What is left of the epoch is computed from that. Nothing in it depends on the rank, the
-number of workers or the size of the data. It also contains the plan's fields, so that an error can
-say how another plan differs.
+batch size, and those that are skipped. What is left of the epoch is computed from that. Nothing in
+it depends on the rank, the number of workers or the size of the data. It also contains the plan's
+fields, so that an error can say how another plan differs.
 """
 
 from __future__ import annotations
@@ -32,9 +32,13 @@ from feedline.plan.frozen import (
     store,
     store_integers,
 )
+from feedline.plan.skipping import Spans, check_spans, num_behind
 from feedline.words import several, shown
 
 CURSOR_FORMAT = "feedline.cursor/1"
+#: The format of a cursor that skips batches. Releases that ignore skips must refuse it.
+SKIPPING_FORMAT = "feedline.cursor/2"
+CURSOR_FORMATS = (CURSOR_FORMAT, SKIPPING_FORMAT)
 _KEYS = ("format", "fingerprint", "fields", "epoch", "history", "changes")
 _MAX_BYTES = 2**26
 _MOST_LISTED = 1000
@@ -47,25 +51,46 @@ class PastSegment(NamedTuple):
         world_size: The number of ranks.
         batch_size: The number of samples of a batch on each of them.
         num_batches: How many batches each of them had.
+        skipped: Ranges of batches that were skipped, or will be, as they are numbered without any
+            skip; `num_batches` does not count these.
     """
 
     world_size: int
     batch_size: int
     num_batches: int
+    skipped: Spans = ()
+
+    @property
+    def num_behind(self) -> int:
+        """The number of batches that were consumed, or skipped on the way."""
+        return num_behind(self.skipped, self.num_batches)
+
+    @property
+    def num_skipped(self) -> int:
+        """The number of batches that are skipped."""
+        return sum(stop - start for start, stop in self.skipped)
+
+    def to_json(self) -> list[Any]:
+        """Return the entry as JSON values."""
+        skipped = [[list(span) for span in self.skipped]] if self.skipped else []
+        return [*self[:3], *skipped]
 
 
 def check_past(past: Any) -> PastSegment:
     """Return an entry of a history with plain integers, or raise."""
     try:
-        world_size, batch_size, num_batches = past
+        world_size, batch_size, num_batches, *skipped = past
+        (skipped,) = skipped or [()]
     except (TypeError, ValueError):
         raise InvalidValueError(
-            f"history holds {past!r:.80} but must hold (world_size, batch_size, num_batches)"
+            f"history holds {past!r:.80} but must hold (world_size, batch_size, num_batches), and "
+            "the ranges of batches that were skipped, if any"
         ) from None
     return PastSegment(
         check_integer("world_size", world_size, 1),
         check_integer("batch_size", batch_size, 1),
         check_integer("num_batches", num_batches, 0),
+        check_spans("skipped", skipped),
     )
 
 
@@ -76,7 +101,7 @@ class Cursor:
     Args:
         fields: The description of the plan that the run follows.
         epoch: The epoch that the run is in.
-        history: What was consumed of it, one entry for each world size and batch size.
+        history: What was consumed and skipped of it, one entry for each world size and batch size.
         changes: Weights that were changed while the run went on.
         has_ended: Whether the run was done with this epoch, whatever its tail policy had left out.
 
@@ -102,6 +127,7 @@ class Cursor:
         place = several(num_batches, "batch", "batches") if self.history else "no batch"
         if self.history:
             place += f", the latest on {several(self.history[-1].world_size, 'rank')}"
+            place += f", {self.num_skipped:,} skipped" if self.num_skipped else ""
         kind = shown(self.fields.get("kind", "unknown"), 40)
         ended = ", ended" if self.has_ended else ""
         return f"<Cursor: epoch {self.epoch}{ended}, {place}; plan of kind {kind}>"
@@ -111,14 +137,19 @@ class Cursor:
         """The fingerprint of the plan that this cursor belongs to."""
         return fingerprint_of(self.fields)
 
+    @property
+    def num_skipped(self) -> int:
+        """The number of batches of this epoch that each rank skips."""
+        return sum(past.num_skipped for past in self.history)
+
     def to_dict(self) -> dict[str, Any]:
         """Return the cursor as JSON values."""
         return {
-            "format": CURSOR_FORMAT,
+            "format": SKIPPING_FORMAT if self.num_skipped else CURSOR_FORMAT,
             "fingerprint": self.fingerprint,
             "fields": dict(self.fields),
             "epoch": self.epoch,
-            "history": [list(past) for past in self.history],
+            "history": [past.to_json() for past in self.history],
             "changes": [dict(change) for change in self.changes],
             **({"ended": True} if self.has_ended else {}),
         }
@@ -131,10 +162,11 @@ class Cursor:
                 f"this is not a cursor: expected a mapping with the key 'format', got "
                 f"{_shorten(state)}; pass what to_dict() or to_json() returned"
             )
-        if state["format"] != CURSOR_FORMAT:
+        if state["format"] not in CURSOR_FORMATS:
+            known = " or ".join(map(repr, CURSOR_FORMATS))
             raise CursorFormatError(
-                f"format={_shorten(state['format'])} must be {CURSOR_FORMAT!r}; load this cursor "
-                "with the version of feedline that wrote it"
+                f"format={_shorten(state['format'])} must be {known}; load this cursor with the "
+                "version of feedline that wrote it"
             )
         missing = [key for key in _KEYS if key not in state]
         if missing:
@@ -150,6 +182,8 @@ class Cursor:
                 has_ended=state.get("ended", False) is True,
             )
             intact = cursor.fingerprint == state["fingerprint"]
+            if cursor.num_skipped and state["format"] == CURSOR_FORMAT:
+                raise InvalidValueError(f"{CURSOR_FORMAT!r} cannot skip batches")
         except (InvalidValueError, TypeError, ValueError) as error:
             raise CursorFormatError(
                 f"the cursor is damaged ({error}); use an earlier checkpoint"

@@ -107,20 +107,40 @@ class FeistelNetwork:
 
     def forward(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return where each position goes."""
-        tables = self._tables_for(len(positions))
+        tables = self.tables_for(len(positions))
         if tables is not None:
             return tables.walk(positions, backward=False)
         return self._walk(positions, range(NUM_ROUNDS), np.add, np.subtract)
 
+    def words(self, positions: NDArray[np.int64]) -> Lanes:
+        """Return where each position goes, in words of any width."""
+        tables = self.tables_for(len(positions))
+        return self.forward(positions) if tables is None else tables.words(positions)
+
+    def stride(self, positions: range) -> Lanes:
+        """Return where a range of positions goes, in words of any width."""
+        steps = positions.start, positions.stop, positions.step
+        tables = self.tables_for(len(positions))
+        if tables is not None:
+            return tables.words(np.arange(*steps, dtype=np.uint32))
+        return self.forward(np.arange(*steps, dtype=np.int64))
+
+    def run(self, first: int, end: int) -> Lanes:
+        """Return where the positions `[first, end)` go, in words of any width."""
+        tables = self.tables_for(end - first)
+        if tables is not None:
+            return tables.run(first, end)
+        return self._walk(np.arange(first, end), range(NUM_ROUNDS), np.add, np.subtract)
+
     def inverse(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the position that goes to each value."""
-        tables = self._tables_for(len(values))
+        tables = self.tables_for(len(values))
         if tables is not None:
             return tables.walk(values, backward=True)
         return self._walk(values, range(NUM_ROUNDS)[::-1], np.subtract, np.add)
 
-    def _tables_for(self, num_values: int) -> FeistelTables | None:
-        """Return the tables, once as many values have come as they cost."""
+    def tables_for(self, num_values: int) -> FeistelTables | None:
+        """Return the tables that many values go through, once as many have come as they cost."""
         if self._tables is None and self._keys.ndim == 1 and self._lane is _NARROW:
             self._num_until_tables -= num_values
             if self._num_until_tables <= 0:
@@ -208,6 +228,53 @@ class FeistelNetwork:
         out >>= lane.half
 
 
+class FeistelRows(FeistelNetwork):
+    """Many bijections of one key: row i of the values goes through that of size and number i.
+
+    Sizes are at most `2**32`.
+    """
+
+    def __init__(self, sizes: NDArray[np.int64], key: int, numbers: range) -> None:
+        self._lane = _NARROW
+        self._dtype = dtype = _NARROW.half.dtype
+        distinct, which = np.unique(sizes, return_inverse=True)
+        halves = np.array(list(map(_halves_of, distinct.tolist())), dtype=dtype)[which]
+        self._sizes = halves[:, :1], halves[:, 1:]
+        self._last = (sizes - 1).astype(dtype)[:, None]
+        material = _many_round_keys(sizes.tolist(), key, numbers, dtype.itemsize)
+        words = _as_words(material, dtype).reshape(-1, 2 * NUM_ROUNDS)
+        self._keys = np.ascontiguousarray(words.T)[:, :, None]
+
+    def forward(self, values: Lanes, counts: NDArray[np.int64]) -> Lanes:  # type: ignore[override]
+        """Return where the first `counts` values of each row go; others come out as they may."""
+        forward: tuple[Any, ...] = range(NUM_ROUNDS), np.add, np.subtract
+        result, outside = np.empty_like(values), []
+        num_columns = values.shape[1]
+        num_rows = max(1, _AT_ONCE // num_columns)
+        for first in range(0, len(values), num_rows):
+            part = slice(first, first + num_rows)
+            keys, sizes = self._of(part)
+            if all((size == size[0]).all() for size in sizes):
+                # One size for all rows is a third faster than one for each.
+                sizes = tuple(size[0, 0, ...] for size in sizes)
+            lanes = self._pass(values[part].copy(), keys, sizes, *forward)
+            outside.append(np.flatnonzero(lanes > self._last[part]) + first * num_columns)
+            result[part] = lanes
+        # The few that are outside go together.
+        places, flat = np.concatenate(outside), result.reshape(-1)
+        rows, columns = np.divmod(places, num_columns)
+        is_asked = columns < counts[rows]
+        places, rows = places[is_asked], rows[is_asked]
+        while len(places):
+            keys, sizes = self._of(rows)
+            narrow = keys[:, :, 0], tuple(size[:, 0] for size in sizes)
+            again = self._pass(flat[places], *narrow, *forward)
+            flat[places] = again
+            is_outside = again > self._last[rows, 0]
+            places, rows = places[is_outside], rows[is_outside]
+        return result
+
+
 def _lane_of(n: int) -> _Lane:
     return _NARROW if n <= 2**32 else _WIDE
 
@@ -225,6 +292,20 @@ def _round_keys(n: int, key: int, number: int | None, itemsize: int) -> bytes:
         name = b"feedline.feistel.2" + name[-16:] + n.to_bytes(8, "little")
     digest = hashlib.shake_128(name + (number or 0).to_bytes(8, "little"))
     return digest.digest(2 * NUM_ROUNDS * itemsize)
+
+
+def _many_round_keys(sizes: list[int], key: int, numbers: range, itemsize: int) -> bytes:
+    """Return `_round_keys` of each size and number, end to end."""
+    begun: dict[int, Any] = {}
+    found = []
+    for n, number in zip(sizes, numbers, strict=True):
+        if n not in begun:
+            name = b"feedline.feistel.2" + key.to_bytes(16, "little") + n.to_bytes(8, "little")
+            begun[n] = hashlib.shake_128(name)
+        digest = begun[n].copy()
+        digest.update(number.to_bytes(8, "little"))
+        found.append(digest.digest(2 * NUM_ROUNDS * itemsize))
+    return b"".join(found)
 
 
 def _as_words(material: bytes, dtype: Any) -> Lanes:

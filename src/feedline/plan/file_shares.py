@@ -21,8 +21,8 @@ from feedline.plan.chunking import UnequalChunks
 from feedline.plan.draws import Draws
 from feedline.plan.frozen import described, store
 from feedline.plan.orders import EpochOrder, Indices, check_index_list
+from feedline.plan.plan import Plan
 from feedline.plan.seeds import Seed, check_seed, derive_key
-from feedline.plan.segment import Plan
 from feedline.plan.shares import Share
 from feedline.plan.versions import of_kind
 from feedline.plan.windows import WindowOrder

@@ -23,10 +23,10 @@ from feedline.lazy import lazy
 from feedline.plan.batches import Block, Place, every_nth
 from feedline.plan.draws import Draws, draws_at
 from feedline.plan.orders import Indices
+from feedline.plan.skipping import Span, Spans, intervals_without
 from feedline.plan.window_deal import WindowDeal, WindowedOrder, WindowRest
 
 _NONE = np.empty(0, dtype=np.int64)
-Span = tuple[int, int]
 
 
 class GroupedOrder(WindowedOrder, Protocol):
@@ -226,6 +226,12 @@ class GroupDeal:
         untouched = max(whole.untouched * size, rest.untouched)
         spans = [span for span in self._left_over if span[0] < untouched]
         return self._rest_of(whole.starts * size, whole.lengths * size, spans, untouched)
+
+    def without(self, num_batches: int, skips: Spans) -> GroupRest:
+        """Return what is left after `num_batches`, without some batches that follow."""
+        rest = self.after(num_batches)
+        times = ((self.after(start), self.after(stop)) for start, stop in skips)
+        return GroupRest(rest.order, rest.tail, *intervals_without(rest, times))
 
     def _rest_of(
         self, starts: Indices, lengths: Indices, spans: list[Span], untouched: int

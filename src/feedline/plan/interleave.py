@@ -30,9 +30,9 @@ _MOST_KEYS = 2**16
 # Products of two numbers below this fit 64 bits.
 _HALF = 2**31
 _NUM_GUESSES = 8
-_FEW_LABELS = 16
+FEW_LABELS = 16
 # Blocks with fewer positions than this are cheaper together.
-_FEW_IN_BLOCK = 2048
+FEW_IN_BLOCK = 2048
 
 
 class Layout(Protocol):
@@ -66,10 +66,10 @@ class Consecutive:
     def __init__(
         self, counts: Sequence[int] | Integers, sequence: Sequence[int] | Integers
     ) -> None:
-        self._counts = np.asarray(counts, dtype=np.int64)
+        self.counts = np.asarray(counts, dtype=np.int64)
         self._sequence = np.asarray(sequence, dtype=np.int64)
-        self._edges = edges_of(self._counts[self._sequence])
-        self._starts = np.empty(len(self._counts), dtype=np.int64)
+        self._edges = edges_of(self.counts[self._sequence])
+        self._starts = np.empty(len(self.counts), dtype=np.int64)
         self._starts[self._sequence] = self._edges[:-1]
 
     def locate(self, positions: Integers) -> tuple[Integers, Integers]:
@@ -80,14 +80,17 @@ class Consecutive:
         return ordinals + int(self._starts[label])
 
     def counts_before(self, position: int) -> Integers:
-        return np.minimum(np.maximum(position - self._starts, 0), self._counts)
+        return np.minimum(np.maximum(position - self._starts, 0), self.counts)
 
     def cut(self, position: int) -> tuple[list[Integers], list[int]]:
-        return [_NONE] * len(self._counts), self.counts_before(position).tolist()
+        return [_NONE] * len(self.counts), self.counts_before(position).tolist()
 
 
-class _Arrangement(NamedTuple):
-    """One block: its positions, its labels, the ordinals they start with, and their edges."""
+class Arrangement(NamedTuple):
+    """One block: its positions, its labels, the ordinals they start with, and their edges.
+
+    Its slots are the entries of one label after another: those of label i from edge i on.
+    """
 
     number: int
     start: int
@@ -120,150 +123,179 @@ class Interleave:
         block_length: int,
         in_order: bool = True,
     ) -> None:
-        self._counts = np.asarray(counts, dtype=np.int64)
-        self._total = int(self._counts.sum())
-        self._num_blocks = max(1, -(-self._total // block_length))
-        self._key = key
-        self._in_order = in_order
+        self.counts = np.asarray(counts, dtype=np.int64)
+        self.total = int(self.counts.sum())
+        self.num_blocks = max(1, -(-self.total // block_length))
+        self.key = key
+        self.in_order = in_order
         # numpy sorts 16-bit keys by radix, several times faster than wider ones.
         self._label_type = np.uint16 if len(counts) <= 2**16 else np.int64
-        self._offsets = _offsets(len(counts), key, self._num_blocks)
+        self._small_label = np.uint8 if len(counts) <= FEW_LABELS else np.int64
+        self._offsets = _offsets(len(counts), key, self.num_blocks)
         # b * n_i may exceed 64 bits; b * (n_i // num_blocks) does not, nor does what is left of it,
         # unless there are very many blocks: then numpy calls Python's own integers.
-        kind = np.int64 if self._num_blocks < _HALF else object
-        counted: NDArray[Any] = self._counts.astype(kind, copy=False)
-        self._whole = counted // self._num_blocks
-        self._rest = counted - self._whole * self._num_blocks
+        kind = np.int64 if self.num_blocks < _HALF else object
+        counted: NDArray[Any] = self.counts.astype(kind, copy=False)
+        self._whole = counted // self.num_blocks
+        self._rest = counted - self._whole * self.num_blocks
         self._known: tuple[tuple[int, Integers], ...] = ()
-        self._latest: _Arrangement | None = None
+        self._latest: Arrangement | None = None
         self._permuted: tuple[int, Permutation | None] = (0, None)
         self._in_turn: tuple[int, Integers, Integers] | None = None
 
     def locate(self, positions: Integers) -> tuple[Integers, Integers]:
-        is_sorted = len(positions) < 2 or bool(np.all(positions[1:] >= positions[:-1]))
+        labels, ordinals = self.locate_small(positions)
+        return labels.astype(np.int64, copy=False), ordinals
+
+    def locate_small(self, positions: Integers) -> tuple[NDArray[Any], Integers]:
+        """Return the same, with labels in bytes if there are few."""
+        is_sorted = len(positions) < 2 or bool(np.all(positions[1:] > positions[:-1]))
         by_position = None if is_sorted else np.argsort(positions, kind="stable")
         ascending = positions if by_position is None else positions[by_position]
         if is_sorted and self._is_scattered(positions):
             return self._locate_scattered(positions)
-        labels = np.empty(len(positions), dtype=np.int64)
+        if is_sorted and len(positions):
+            block = self.block_at(int(positions[0]))
+            if positions[-1] < block.end:
+                return self._locate_in(block, positions, is_strict=True)
+        labels = np.empty(len(positions), dtype=self._small_label)
         ordinals = np.empty(len(positions), dtype=np.int64)
         first = 0
         while first < len(ascending):
-            block = self._block_at(int(ascending[first]))
+            block = self.block_at(int(ascending[first]))
             stop = int(np.searchsorted(ascending, block.end))
             if stop == first:
-                raise IndexError(f"position {ascending[first]} is not in [0, {self._total})")
+                raise IndexError(f"position {ascending[first]} is not in [0, {self.total})")
             part = slice(first, stop) if by_position is None else by_position[first:stop]
-            labels[part], ordinals[part] = self._locate_in(block, ascending[first:stop])
+            labels[part], ordinals[part] = self._locate_in(
+                block, ascending[first:stop], is_strict=is_sorted
+            )
             first = stop
         return labels, ordinals
 
     def positions_of(self, label: int, ordinals: Integers) -> Integers:
-        offset, total = int(self._offsets[label]), int(self._counts[label])
+        offset, total = int(self._offsets[label]), int(self.counts[label])
         parts = [_NONE]
         first = 0
         while first < len(ordinals):
             # The last block that starts with at most this ordinal of the label.
-            number = -(-((int(ordinals[first]) + 1) * self._num_blocks - offset) // total) - 1
+            number = -(-((int(ordinals[first]) + 1) * self.num_blocks - offset) // total) - 1
             block = self._block(number)
             place = int(np.searchsorted(block.labels, label))
             start, (low, high) = block.ordinals[place], block.edges[place : place + 2]
             stop = int(np.searchsorted(ordinals, start + high - low))
             in_block = ordinals[first:stop] - start
-            if self._in_order:
+            if self.in_order:
                 places = np.flatnonzero(self._arranged(block)[0] == label)[in_block]
             else:
-                places = self._permutation(block).inverse(in_block + low)
+                places = self.permutation(block).inverse(in_block + low)
             parts.append(places + block.start)
             first = stop
         return np.concatenate(parts)
 
     def counts_before(self, position: int) -> Integers:
-        if position >= self._total:
-            return self._counts.copy()
-        block = self._block_at(position)
+        if position >= self.total:
+            return self.counts.copy()
+        block = self.block_at(position)
         labels, _ = self._locate_in(block, np.arange(block.start, position))
         counts = self._ordinals_at(block.number).copy()
         np.add.at(counts, labels, 1)
         return counts
 
     def cut(self, position: int) -> tuple[list[Integers], list[int]]:
-        if self._in_order or position >= self._total:
-            return [_NONE] * len(self._counts), self.counts_before(position).tolist()
-        block = self._block_at(position)
+        if self.in_order or position >= self.total:
+            return [_NONE] * len(self.counts), self.counts_before(position).tolist()
+        block = self.block_at(position)
         labels, ordinals = self._locate_in(block, np.arange(position, block.end))
         by_label = np.argsort(labels, kind="stable")
-        edges = np.searchsorted(labels[by_label], np.arange(1, len(self._counts)))
+        edges = np.searchsorted(labels[by_label], np.arange(1, len(self.counts)))
         pending = np.split(ordinals[by_label], edges)
         return pending, self._ordinals_at(block.number + 1).tolist()
 
-    def _locate_in(self, block: _Arrangement, positions: Integers) -> tuple[Integers, Integers]:
+    def _locate_in(
+        self, block: Arrangement, positions: Integers, *, is_strict: bool = False
+    ) -> tuple[NDArray[Any], Integers]:
+        """Return the same for ascending positions in a block; strictly, if none comes twice."""
         places = positions - block.start
-        if self._in_order:
+        if self.in_order:
             labels, ordinals = self._arranged(block)
             return labels[places], ordinals[places]
-        slots = self._permutation(block).forward(places)
+        permutation = self.permutation(block)
+        if is_strict and len(places) and places[-1] - places[0] == len(places) - 1:
+            slots = permutation.run(int(places[0]), int(places[-1]) + 1)
+        else:
+            slots = permutation.words(places)
         inner = block.edges[1:-1]
         which: NDArray[Any] = (
-            _num_reached(slots, inner)
-            if len(inner) < _FEW_LABELS
+            num_reached(slots, inner.tolist())
+            if len(inner) < FEW_LABELS
             else np.searchsorted(inner, slots, side="right")
         )
-        return block.labels.take(which), slots + (block.ordinals - block.edges[:-1]).take(which)
+        ordinals = (block.ordinals - block.edges[:-1]).take(which)
+        ordinals += slots
+        if len(block.labels) < len(self.counts):
+            which = block.labels.astype(self._small_label).take(which)
+        return which, ordinals
 
     def _is_scattered(self, positions: Integers) -> bool:
         """Whether ascending positions are in many blocks, with few in each."""
-        if self._in_order or len(self._counts) > _FEW_LABELS or len(positions) < 2:
+        if self.in_order or len(self.counts) > FEW_LABELS or len(positions) < 2:
             return False
-        num_blocks = int(positions[-1] - positions[0]) * self._num_blocks // self._total
-        return 1 < num_blocks <= len(positions) <= _FEW_IN_BLOCK * num_blocks
+        num_blocks = int(positions[-1] - positions[0]) * self.num_blocks // self.total
+        return 1 < num_blocks <= len(positions) <= FEW_IN_BLOCK * num_blocks
 
-    def _locate_scattered(self, positions: Integers) -> tuple[Integers, Integers]:
+    def _locate_scattered(self, positions: Integers) -> tuple[NDArray[Any], Integers]:
         """Return the same for ascending positions in many blocks: all blocks go together."""
-        first, last = (self._block_at(int(end)).number for end in (positions[0], positions[-1]))
+        first, last = (self.block_at(int(end)).number for end in (positions[0], positions[-1]))
         numbers = np.arange(first, last + 1)
-        ordinals = self._ordinals_of(np.arange(first, last + 2)[:, None])
+        ordinals = self.ordinals_of(np.arange(first, last + 2)[:, None])
         starts, sizes = ordinals.sum(axis=1), np.diff(ordinals, axis=0)
         counts = np.diff(positions.searchsorted(starts))
         rows = np.repeat(np.arange(len(numbers)), counts)
         places = positions - starts.take(rows)
-        keys = [self._key] * len(numbers)
+        keys = [self.key] * len(numbers)
         slots = permute_each(np.diff(starts), keys, numbers, counts, places)
         ends = np.cumsum(sizes, axis=1)
-        labels = _num_reached(slots, (np.repeat(end, counts) for end in ends.T[:-1])).astype(
-            np.int64
-        )
+        labels = num_reached(slots, (np.repeat(end, counts) for end in ends.T[:-1]))
         shifts = ordinals[:-1] - ends + sizes
-        slots += shifts.ravel().take(rows * len(self._counts) + labels)
+        slots += shifts.ravel().take(rows * len(self.counts) + labels)
         return labels, slots
 
-    def _arranged(self, block: _Arrangement) -> tuple[Integers, Integers]:
+    def _arranged(self, block: Arrangement) -> tuple[Integers, Integers]:
         """Return the labels and ordinals of a whole block, ordinals in order of position."""
         latest = self._in_turn
         if latest is None or latest[0] != block.number:
             sizes = np.diff(block.edges)
             slots = np.arange(block.end - block.start)
-            labels = np.repeat(block.labels, sizes)[self._permutation(block).forward(slots)]
+            labels = np.repeat(block.labels, sizes)[self.permutation(block).forward(slots)]
             by_label = np.argsort(labels.astype(self._label_type), kind="stable")
             ordinals = np.empty(len(slots), dtype=np.int64)
             ordinals[by_label] = slots + np.repeat(block.ordinals - block.edges[:-1], sizes)
             self._in_turn = latest = (block.number, labels, ordinals)
         return latest[1], latest[2]
 
-    def _permutation(self, block: _Arrangement) -> Permutation:
+    def permutation(self, block: Arrangement) -> Permutation:
         number, permutation = self._permuted
         if number != block.number or permutation is None:
-            permutation = Permutation(max(1, block.end - block.start), self._key, block.number)
+            permutation = Permutation(max(1, block.end - block.start), self.key, block.number)
             self._permuted = block.number, permutation
         return permutation
 
-    def _block_at(self, position: int) -> _Arrangement:
+    def block_at(self, position: int) -> Arrangement:
         """Return the last block that starts at or before a position."""
         latest = self._latest
         if latest is not None and latest.start <= position < latest.end:
             return latest
+        if latest is not None and latest.end <= position < min(
+            self.total, 2 * latest.end - latest.start
+        ):
+            # Positions mostly ascend.
+            following = self._block(latest.number + 1)
+            if following.start <= position < following.end:
+                self._latest = following
+                return following
         # Block b starts within len(counts) of b * total / num_blocks, and mostly much nearer.
-        slack, num_blocks, total = len(self._counts), self._num_blocks, self._total
+        slack, num_blocks, total = len(self.counts), self.num_blocks, self.total
         low = max(0, (position - slack) * num_blocks // total)
         high = min(num_blocks, (position + slack) * num_blocks // total + 2)
         guess = position * num_blocks // total
@@ -280,35 +312,36 @@ class Interleave:
         self._latest = self._block(low)
         return self._latest
 
-    def _block(self, number: int) -> _Arrangement:
+    def _block(self, number: int) -> Arrangement:
         before, after = self._ordinals_at(number), self._ordinals_at(number + 1)
         sizes = after - before
         labels = np.flatnonzero(sizes)
         edges = edges_of(sizes[labels])
         start = int(before.sum())
         end = start + int(edges[-1])
-        return _Arrangement(number, start, end, labels, before[labels], edges)
+        return Arrangement(number, start, end, labels, before[labels], edges)
 
     def _ordinals_at(self, number: int) -> Integers:
         """Return how many of each label come before block `number`."""
         for known, found in self._known:
             if known == number:
                 return found
-        ordinals = self._ordinals_of(number)
+        ordinals = self.ordinals_of(number)
         # A block is asked for with the next one, and the next one after it.
         self._known = (*self._known[-1:], (number, ordinals))
         return ordinals
 
-    def _ordinals_of(self, numbers: int | Integers) -> Integers:
-        parts = (self._rest * numbers + self._offsets) // self._num_blocks
+    def ordinals_of(self, numbers: int | Integers) -> Integers:
+        """Return how many of each label come before blocks of these numbers."""
+        parts = (self._rest * numbers + self._offsets) // self.num_blocks
         parts += self._whole * numbers
         ordinals: Integers = parts.astype(np.int64, copy=False)
         return ordinals
 
 
-def _num_reached(values: Integers, bounds: Iterable[Any]) -> NDArray[np.uint8]:
+def num_reached(values: NDArray[Any], bounds: Iterable[Any]) -> NDArray[np.uint8]:
     """Return how many of the bounds each value reaches; for a few, that beats a search."""
-    reached = np.zeros(len(values), dtype=np.uint8)
+    reached = np.zeros(values.shape, dtype=np.uint8)
     for bound in bounds:
         reached += (values >= bound).view(np.uint8)
     return reached

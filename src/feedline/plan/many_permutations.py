@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from feedline.plan.feistel import FeistelNetwork
+from feedline.plan.feistel_tables import walk_together
 from feedline.plan.permutation import (
     INDEX_BITS,
     MULTIPLIERS,
@@ -68,6 +70,30 @@ def permute_each(
             places = _places(starts[chosen], counts[chosen])
             every = (*own, numbers[chosen].tolist(), counts[chosen])
             result[places] = permute(*every, values[places])
+    return result
+
+
+def permute_runs(
+    permutations: Sequence[Permutation], edges: list[int], values: NDArray[Any]
+) -> Integers:
+    """Return where values `[edges[i], edges[i + 1])` go in permutation i, of not too many.
+
+    Examples:
+        >>> both = [Permutation(9, 7), Permutation(5000, 8)]
+        >>> permute_runs(both, [0, 1, 3], np.array([4, 0, 1])).tolist() == [
+        ...     *both[0].forward(np.array([4])).tolist(),
+        ...     *both[1].forward(np.array([0, 1])).tolist(),
+        ... ]
+        True
+    """
+    runs = [(own, slice(*run)) for own, run in zip(permutations, pairwise(edges), strict=True)]
+    tables = [own.tables_for(part.stop - part.start) for own, part in runs]
+    small = [own for own in tables if own is not None and own.kind == np.uint16]
+    if len(small) == len(runs):
+        return walk_together(small, edges, values)
+    result = np.empty(len(values), dtype=np.int64)
+    for own, part in runs:
+        result[part] = own.forward(values[part].astype(np.int64, copy=False))
     return result
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from feedline.errors import check_integer
 from feedline.lazy import lazy
@@ -22,10 +23,11 @@ from feedline.plan.apportion import (
 from feedline.plan.draws import Draws
 from feedline.plan.frozen import described, store, store_integers
 from feedline.plan.interleave import Consecutive, Interleave, Layout
-from feedline.plan.many_permutations import permute_each
+from feedline.plan.many_permutations import permute_each, permute_runs
 from feedline.plan.orders import Indices
 from feedline.plan.permutation import Permutation, permute_numbered
 from feedline.plan.seeds import derive_key, derive_keys
+from feedline.plan.strided_layout import StridedLayout
 from feedline.words import one_line
 
 if TYPE_CHECKING:
@@ -179,6 +181,10 @@ class MixtureEpoch:
         self._permutation_of = lru_cache(maxsize=2 * _FEW_SOURCES)(Permutation)
         self._phases = self._lay_out(mixture)
         self._phase_starts = np.array([phase.start for phase in self._phases])
+        self._strided = StridedLayout.of(self._phases[0].layout)
+        # Where the next block of a rank begins, and the latest block of the layout, all drawn.
+        self._next = -1
+        self._drawn_block: tuple[int, Indices] = (-1, self._start_of)
         last = self._phases[-1]
         self.num_positions = last.start + last.length
 
@@ -190,6 +196,30 @@ class MixtureEpoch:
         for number in np.unique(which):
             chosen = np.flatnonzero(which == number)
             result[chosen] = self._indices_in(self._phases[number], positions[chosen])
+        return result
+
+    def indices_every(self, first: int, step: int, count: int) -> Indices:
+        """Return the index at each position `first + i * step`, `count` of them."""
+        phase = self._phases[0]
+        if len(self._phases) > 1 or self._strided is None:
+            return self.indices(np.arange(count, dtype=np.int64) * step + first)
+        follows, self._next = first == self._next, first + count * step
+        if step == 1 and (follows or self._strided.is_in(self._drawn_block[0], first)):
+            return self._densely(phase, self._strided, first, count)
+        return self._by_source(phase, *self._strided.locate(first, step, count))
+
+    def _densely(self, phase: _LaidOut, layout: StridedLayout, first: int, count: int) -> Indices:
+        """Return the same for every position, with whole blocks of the layout drawn and kept."""
+        result = np.empty(count, dtype=np.int64)
+        for block, part, slots in layout.slots(first, 1, count):
+            number, indices = self._drawn_block
+            if number != block.number:
+                draws = np.repeat(block.ordinals - block.edges[:-1], np.diff(block.edges))
+                draws += np.arange(len(draws))
+                indices = self._samples(phase, block.labels.tolist(), block.edges.tolist(), draws)
+                self._drawn_block = block.number, indices
+            # No slot is outside; without "clip", numpy would make a copy to check that.
+            indices.take(slots, None, result[part], "clip")
         return result
 
     def draws(self, positions: Indices) -> Draws:
@@ -256,11 +286,10 @@ class MixtureEpoch:
         )
 
     def _indices_in(self, phase: _LaidOut, positions: Indices) -> Indices:
-        sources, ordinals = phase.layout.locate(
-            positions - phase.start if phase.start else positions
-        )
-        if self._shuffle and len(self._sizes) <= _FEW_SOURCES:
-            return self._by_source(phase, sources, ordinals)
+        places = positions - phase.start if phase.start else positions
+        if isinstance(phase.layout, Interleave) and len(self._sizes) <= _FEW_SOURCES:
+            return self._by_source(phase, *phase.layout.locate_small(places))
+        sources, ordinals = phase.layout.locate(places)
         draws = phase.draws(sources, ordinals)
         sizes = self._size_of.take(sources)
         passes = draws // sizes
@@ -289,26 +318,57 @@ class MixtureEpoch:
         result += starts
         return result
 
-    def _by_source(self, phase: _LaidOut, sources: Indices, ordinals: Indices) -> Indices:
-        """Return the same, one source after another, which is faster if there are few."""
-        labels = sources.astype(np.uint8)
-        result = np.empty(len(sources), dtype=np.int64)
-        for source, (size, start) in enumerate(zip(self._sizes, self._starts, strict=False)):
-            chosen = np.flatnonzero(labels == source)
-            if not len(chosen):
-                continue
-            draws = phase.carries[source].draws(ordinals.take(chosen))
-            first = int(draws.min()) // size
-            if int(draws.max()) // size == first:
-                draws -= first * size
-                indices = self._permutation_of(size, self._keys[source], first).forward(draws)
-            else:
-                passes = draws // size
-                draws -= passes * size
-                indices = permute_numbered(size, self._keys[source], passes, draws)
-            indices += start
-            result[chosen] = indices
+    def _by_source(self, phase: _LaidOut, labels: NDArray[Any], ordinals: NDArray[Any]) -> Indices:
+        """Return the same, grouped by source, which is faster if there are few."""
+        if not len(labels):
+            return np.empty(0, dtype=np.int64)
+        # numpy sorts bytes by radix, several times faster than wider keys.
+        by_source = np.argsort(labels.astype(np.uint8, copy=False), kind="stable")
+        every = np.arange(len(self._sizes) + 1).astype(labels.dtype)
+        cuts = labels.searchsorted(every, sorter=by_source)
+        here = np.flatnonzero(cuts[1:] > cuts[:-1])
+        edges: list[int] = [*cuts.take(here).tolist(), len(labels)]
+        result = np.empty(len(labels), dtype=np.int64)
+        result[by_source] = self._samples(phase, here.tolist(), edges, ordinals.take(by_source))
         return result
+
+    def _samples(
+        self, phase: _LaidOut, sources: list[int], edges: list[int], draws: NDArray[Any]
+    ) -> Indices:
+        """Return the indices that ordinals `[edges[i], edges[i + 1])` of source i stand for."""
+        parts = [slice(*run) for run in pairwise(edges)]
+        carries = [phase.carries[source] for source in sources]
+        if any(carry.next or len(carry.pending) for carry in carries):
+            draws = draws.astype(np.int64, copy=False)
+            for carry, part in zip(carries, parts, strict=True):
+                draws[part] = carry.draws(draws[part])
+        indices = self._drawn(sources, edges, draws)
+        for source, part in zip(sources, parts, strict=True):
+            indices[part] += self._starts[source]
+        return indices
+
+    def _drawn(self, sources: list[int], edges: list[int], draws: NDArray[Any]) -> Indices:
+        """Return the samples that draws `[edges[i], edges[i + 1])` take from source i."""
+        sizes = [self._sizes[source] for source in sources]
+        lows, highs = (
+            extreme.reduceat(draws, edges[:-1]).tolist() for extreme in (np.minimum, np.maximum)
+        )
+        firsts = [low // size for low, size in zip(lows, sizes, strict=True)]
+        lasts = [high // size for high, size in zip(highs, sizes, strict=True)]
+        if firsts == lasts:
+            for first, size, run in zip(firsts, sizes, pairwise(edges), strict=True):
+                if first:
+                    draws[slice(*run)] -= first * size
+            keys = (self._keys[source] for source in sources)
+            return permute_runs([*map(self._permutation_of, sizes, keys, firsts)], edges, draws)
+        values, draws = np.empty(len(draws), dtype=np.int64), draws.astype(np.int64, copy=False)
+        for source, size, run in zip(sources, sizes, pairwise(edges), strict=True):
+            part = slice(*run)
+            passes = draws[part] // size
+            values[part] = permute_numbered(
+                size, self._keys[source], passes, draws[part] - passes * size
+            )
+        return values
 
 
 def _phases_of_epoch(

@@ -337,6 +337,8 @@ class SelectedEpoch:
     def indices(self, positions: Indices) -> Indices:
         entries = self._order.indices(positions)
         if isinstance(self._selected, range):
+            if self._selected.step == 1:
+                return entries + self._selected.start
             return self._selected.start + entries * self._selected.step
         chosen: Indices = self._selected[entries]
         return chosen

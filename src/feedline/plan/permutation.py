@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import functools
 import hashlib
+from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -20,7 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.errors import check_integer
+from feedline.lazy import lazy
 from feedline.plan.feistel import FeistelNetwork
+from feedline.plan.feistel_tables import FeistelTables
 
 MAX_SIZE = 2**63 - 1
 TABLE_LIMIT = 4096
@@ -77,6 +81,32 @@ class Permutation:
             return self._map.forward(positions)
         return self._map.take(positions).astype(np.int64)
 
+    def stride(self, positions: range) -> NDArray[Any]:
+        """Return the values at a range of positions, as integers of any width."""
+        if positions.step == 1:
+            return self.run(positions.start, positions.stop)
+        if isinstance(self._map, FeistelNetwork):
+            return self._map.stride(positions)
+        return self._map[positions.start : positions.stop : positions.step]
+
+    def words(self, positions: NDArray[np.int64]) -> NDArray[Any]:
+        """Return the value at each position, as integers of any width."""
+        if isinstance(self._map, FeistelNetwork):
+            return self._map.words(positions)
+        return self._map.take(positions)
+
+    def run(self, first: int, end: int) -> NDArray[Any]:
+        """Return the values at positions `[first, end)`, as integers of any width."""
+        if isinstance(self._map, FeistelNetwork):
+            return self._map.run(first, end)
+        return self._map[first:end]
+
+    def tables_for(self, num_values: int) -> FeistelTables | None:
+        """Return the tables that so many values go through, if they go through a network's."""
+        if isinstance(self._map, FeistelNetwork):
+            return self._map.tables_for(num_values)
+        return None
+
     def inverse(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the position of each value; values must lie in `[0, n)`."""
         if isinstance(self._map, FeistelNetwork):
@@ -113,25 +143,43 @@ class KeepLast:
 
 def numbered_permutations(
     sizes: NDArray[np.int64], key: int, numbers: NDArray[np.int64]
-) -> list[Permutation]:
-    """Return `Permutation(size, key, number)` for each pair; tables of one size are made together.
+) -> list[Callable[[], Permutation]]:
+    """Return what makes `Permutation(size, key, number)` of each pair.
+
+    Tables of one size are made together, several at a time, when one of them is.
 
     Examples:
         >>> both = numbered_permutations(np.array([4, 5000]), 7, np.array([0, 1]))
-        >>> both
+        >>> [make() for make in both]
         [Permutation(n=4), Permutation(n=5000)]
     """
-    pairs = zip(sizes.tolist(), numbers.tolist(), strict=True)
     if len(numbers) == 1 or sizes.min() > TABLE_LIMIT or np.any(sizes != sizes[0]):
-        return [Permutation(size, key, number) for size, number in pairs]
-    found = []
+        pairs = zip(sizes.tolist(), numbers.tolist(), strict=True)
+        return [partial(Permutation, size, key, number) for size, number in pairs]
     n = int(sizes[0])
-    for first in range(0, len(numbers), max(1, _MAX_TABLE_CELLS // n)):
-        part = numbers[first : first + max(1, _MAX_TABLE_CELLS // n)]
-        found += [
-            Permutation.of_table(table) for table in shuffled_tables(n, key, part.astype(np.uint64))
-        ]
-    return found
+    at_once = max(1, _MAX_TABLE_CELLS // n)
+    groups = (
+        _Tables(n, key, numbers[first : first + at_once].astype(np.uint64))
+        for first in range(0, len(numbers), at_once)
+    )
+    return [partial(group.permutation, row) for group in groups for row in range(len(group))]
+
+
+class _Tables:
+    """Permutations whose tables are made together."""
+
+    def __init__(self, n: int, key: int, numbers: NDArray[np.uint64]) -> None:
+        self._of = n, key, numbers
+
+    def __len__(self) -> int:
+        return len(self._of[2])
+
+    @lazy
+    def _rows(self) -> NDArray[np.uint16]:
+        return shuffled_tables(*self._of)
+
+    def permutation(self, row: int) -> Permutation:
+        return Permutation.of_table(self._rows[row])
 
 
 def permute_numbered(

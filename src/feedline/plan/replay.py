@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import NamedTuple
@@ -12,8 +12,13 @@ from feedline.errors import InvalidValueError, check_integer, check_sequence
 from feedline.plan.batches import Batch
 from feedline.plan.cursor import Cursor, PastSegment, check_past
 from feedline.plan.frozen import store
-from feedline.plan.segment import Plan, Segment
+from feedline.plan.orders import Indices
+from feedline.plan.plan import Plan
+from feedline.plan.segment import Segment
+from feedline.plan.skipping import Spans
 from feedline.words import one_line, several
+
+_BATCHES_AT_ONCE = 256
 
 
 class Consumed(NamedTuple):
@@ -45,6 +50,9 @@ class Replay:
         batch_size: The number of samples of a batch on each of them.
         epoch: The number of the epoch.
         history: What was consumed before, one entry for each world size and batch size.
+        skipped: Ranges of batches that these ranks skip, as they are numbered without any skip.
+
+    Batches that are skipped have no number here.
 
     Examples:
         >>> from feedline.plan import SamplePlan, Shuffled
@@ -60,6 +68,7 @@ class Replay:
     batch_size: int
     epoch: int = 0
     history: Sequence[PastSegment] = ()
+    skipped: Spans = ()
     segments: tuple[Segment, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -67,17 +76,18 @@ class Replay:
             raise InvalidValueError(f"plan={self.plan!r:.80} must be a Plan, such as SamplePlan")
         past = tuple(check_past(entry) for entry in check_sequence("history", self.history))
         store(self, history=past)
-        sizes = [*(entry[:2] for entry in past), (self.world_size, self.batch_size)]
+        last = check_past((self.world_size, self.batch_size, 0, self.skipped))
         segments: list[Segment] = []
-        for number, (world_size, batch_size) in enumerate(sizes):
+        for number, entry in enumerate([*past, last]):
             begun = segments[-1].after(past[number - 1].num_batches) if number else None
             segments.append(
                 Segment(
                     plan=self.plan,
                     epoch=self.epoch,
-                    world_size=world_size,
-                    batch_size=batch_size,
+                    world_size=entry.world_size,
+                    batch_size=entry.batch_size,
                     history=past[:number],
+                    skipped=entry.skipped,
                     begun=begun,
                 )
             )
@@ -93,6 +103,7 @@ class Replay:
             batch_size=batch_size,
             epoch=cursor.epoch,
             history=segment.history,
+            skipped=segment.skipped,
         )
 
     @property
@@ -133,3 +144,35 @@ class Replay:
             ]
             first += end
         return found
+
+
+def skipped_samples(plan: Plan, epoch: int, history: Sequence[PastSegment]) -> Iterator[Indices]:
+    """Yield the samples that a run skips in an epoch, some batches of one rank at a time.
+
+    Args:
+        plan: What decides the order.
+        epoch: The number of the epoch.
+        history: The history of the epoch, as in a cursor.
+
+    Examples:
+        >>> from feedline.plan import SamplePlan, Sequential
+        >>> plan = SamplePlan(order=Sequential(num_samples=10))
+        >>> history = [PastSegment(2, 2, 1, skipped=((1, 2),))]
+        >>> [indices.tolist() for indices in skipped_samples(plan, 0, history)]
+        [[4, 6], [5, 7]]
+    """
+    for number, past in enumerate(history):
+        if not past.skipped:
+            continue
+        whole = Segment(
+            plan=plan,
+            epoch=epoch,
+            world_size=past.world_size,
+            batch_size=past.batch_size,
+            history=tuple(history[:number]),
+        )
+        for rank in range(past.world_size):
+            for span in past.skipped:
+                for start in range(*span, _BATCHES_AT_ONCE):
+                    stop = min(start + _BATCHES_AT_ONCE, span[1])
+                    yield whole.block(rank, start, stop).real_indices

@@ -10,8 +10,8 @@ from feedline.errors import InvalidValueError
 from feedline.plan.deals import Remaining
 from feedline.plan.mixture import Mixture
 from feedline.plan.orders import EpochOrder, Order
+from feedline.plan.plan import Plan
 from feedline.plan.seeds import Seed
-from feedline.plan.segment import Plan
 from feedline.plan.shares import PrefixRest, check_tail
 from feedline.words import one_line
 

@@ -1,195 +1,27 @@
-"""A plan and its segments: the part of an epoch with one world size and batch size.
-
-A plan says what is left at the start of an epoch (`Remaining`). What is left can be dealt to any
-number of ranks (`Deal`), and a deal knows what is left after any number of its batches. Folding the
-history of an epoch through these two gives every resume and every resize:
-
-    remaining = plan.begin(epoch)
-    for past in history:
-        remaining = remaining.deal(past.world_size, past.batch_size).after(past.num_batches)
-"""
+"""A segment: the part of an epoch with one world size and batch size."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import InitVar, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from feedline.errors import CursorFormatError, EmptyEpochError, InvalidValueError, check_integer
+from feedline.errors import CursorFormatError, InvalidValueError, check_integer
 from feedline.plan.batches import Batch, Block, Place, every_nth
 from feedline.plan.cursor import Cursor, PastSegment, check_past
 from feedline.plan.deals import Deal, Remaining
 from feedline.plan.draws import Draws
-from feedline.plan.frozen import fingerprint_of, store, store_integers
-from feedline.plan.orders import EpochOrder, Indices
-from feedline.plan.seeds import Seed
+from feedline.plan.frozen import store, store_integers
+from feedline.plan.orders import Indices
+from feedline.plan.skipping import SkippingDeal, Spans, joined, num_left_after, shifted
 from feedline.words import one_line, several
 
 if TYPE_CHECKING:
-    from feedline.plan.buckets import Bucket
-    from feedline.plan.chunking import Chunking
-    from feedline.plan.mixture import Mixture
+    from feedline.plan.plan import Plan
 
-ORDER_VERSION = 1
 _ENTRIES_AHEAD = 2**15
-
-
-class Plan(ABC):
-    """A pure description of what a run consumes; asking it never changes it.
-
-    A plan answers questions about itself, so callers need not know its kind. `tail` is its tail
-    policy. `chunks` describes its chunks, of which `preload` form a window. `buckets` are its
-    buckets. Each is empty if the plan has none.
-    """
-
-    tail: str = ""
-    chunks: Chunking | None = None
-    preload: int = 1
-    buckets: Sequence[Bucket] = ()
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__}>"
-
-    @abstractmethod
-    def begin(self, epoch: int) -> Remaining:
-        """Return the whole of `epoch`."""
-
-    @abstractmethod
-    def describe(self) -> dict[str, Any]:
-        """Return everything that decides the order, as JSON values."""
-
-    @property
-    @abstractmethod
-    def num_indices(self) -> int:
-        """Indices are in `[0, num_indices)`."""
-
-    @property
-    def is_selection(self) -> bool:
-        """Whether it selects samples, so that it may exclude some of the data."""
-        return False
-
-    @property
-    def changes(self) -> tuple[Mapping[str, Any], ...]:
-        """Changes made while running, as JSON values for the cursor."""
-        return ()
-
-    def with_changes(self, changes: tuple[Mapping[str, Any], ...]) -> Plan:
-        """Return this plan with exactly these changes made while running."""
-        if changes:
-            raise CursorFormatError(
-                f"the cursor has {several(len(changes), 'change')} of weights, but this plan has "
-                "no weights; use the plan that saved it"
-            )
-        return self
-
-    @property
-    def weights_now(self) -> tuple[tuple[float, ...], float] | None:
-        """The weights and the temperature as last changed; None without a mixture."""
-        return None
-
-    def reweighted(
-        self, weights: Sequence[float], temperature: float, *, epoch: int, position: int
-    ) -> Plan:
-        """Return this plan with other weights from `position` of `epoch` on."""
-        raise InvalidValueError(
-            f"weights={weights!r:.80} cannot be used: this {type(self).__name__} has no weights; "
-            "use SamplePlan(order=Mixture(...))"
-        )
-
-    def largest_batch(self, batch_size: int) -> int:
-        """Return the maximum number of samples in a batch of one rank."""
-        return batch_size
-
-    def target_samples(self, world_size: int) -> int:
-        """Return the maximum number of samples of a rank in an epoch."""
-        return -(-self.num_indices // world_size)
-
-    def bucket_batch_size(self, bucket: int, batch_size: int) -> int:
-        """Return the number of samples in a batch of one bucket."""
-        return batch_size
-
-    @property
-    def has_equal_batches(self) -> bool:
-        """Whether all batches have the run's batch size, except for the tail."""
-        return True
-
-    @property
-    def ignores_batch_size(self) -> bool:
-        """Whether a rank's samples do not depend on the batch size."""
-        return False
-
-    @property
-    def mixture(self) -> Mixture | None:
-        """The mixture that the plan draws from."""
-        return None
-
-    @property
-    def num_listed(self) -> int:
-        """The number of entries in the caller's lists that the plan holds, 8 bytes each."""
-        return getattr(self.chunks, "num_listed", 0)
-
-    def epoch_order(self, epoch: int, bucket: int = 0) -> EpochOrder | None:
-        """Return the order of an epoch, or of one of its buckets; None if there is none."""
-        return None
-
-    @property
-    def main_seed(self) -> Seed:
-        """The seed that the plan was given; 0 if it has none."""
-        seed: Seed = getattr(self, "seed", 0)
-        return seed
-
-    @property
-    def fields(self) -> dict[str, Any]:
-        """Everything that decides the order, with the version of the algorithms."""
-        return {"order_version": ORDER_VERSION, **self.describe()}
-
-    @property
-    def fingerprint(self) -> str:
-        """A short string that changes when, and only when, the order may change."""
-        return fingerprint_of(self.fields)
-
-    def segment(self, *, world_size: int, batch_size: int, epoch: int = 0) -> Segment:
-        """Return a fresh epoch dealt to `world_size` ranks.
-
-        Examples:
-            >>> from feedline.plan import SamplePlan, Shuffled
-            >>> plan = SamplePlan(order=Shuffled(num_samples=10**12))
-            >>> plan.segment(world_size=1000, batch_size=100).num_batches
-            10000000
-        """
-        segment = Segment(plan=self, epoch=epoch, world_size=world_size, batch_size=batch_size)
-        if segment.num_batches == 0:
-            raise EmptyEpochError(
-                f"num_batches=0 must be at least 1: {several(segment.num_left, 'sample')} cannot "
-                f"fill a batch of batch_size={batch_size} on each of world_size={world_size} "
-                "ranks; use a smaller batch size, fewer ranks, or tail='pad' or 'even'"
-            )
-        return segment
-
-    def resume(self, cursor: Cursor, *, world_size: int, batch_size: int) -> Segment:
-        """Return the segment that resumes from `cursor`, on any number of ranks."""
-        if not isinstance(cursor, Cursor):
-            raise CursorFormatError(
-                f"cursor={cursor!r:.80} must be a Cursor; read it with Cursor.from_json or "
-                "Cursor.from_dict"
-            )
-        cursor.check_fields(self.fields)
-        plan = self.with_changes(cursor.changes)
-        history = list(cursor.history)
-        done = 0
-        if history and history[-1][:2] == (world_size, batch_size):
-            done = history.pop().num_batches
-        return Segment(
-            plan=plan,
-            epoch=cursor.epoch,
-            world_size=world_size,
-            batch_size=batch_size,
-            history=tuple(history),
-            num_done=done,
-        )
 
 
 @one_line
@@ -208,6 +40,7 @@ class Segment:
         history: What was consumed of the epoch before, one entry for each world size and batch
             size.
         num_done: How many batches of this segment were consumed before it was resumed.
+        skipped: Ranges of batches that no rank gets, as they are numbered without any skip.
         begun: What the history left, where that is known; by default it is computed.
     """
 
@@ -217,6 +50,7 @@ class Segment:
     epoch: int = 0
     history: tuple[PastSegment, ...] = ()
     num_done: int = 0
+    skipped: Spans = ()
     begun: InitVar[Any] = None
     #: What the segment began with.
     remaining: Remaining = field(init=False, repr=False, compare=False)
@@ -230,8 +64,9 @@ class Segment:
         store_integers(self, "epoch", "num_done", low=0)
         store_integers(self, "world_size", "batch_size", low=1, high=2**31)
         remaining = self._after_history() if begun is None else begun
-        deal = remaining.deal(self.world_size, self.batch_size)
-        _check_count(PastSegment(self.world_size, self.batch_size, self.num_done), deal)
+        past = check_past((self.world_size, self.batch_size, self.num_done, self.skipped))
+        deal = _dealt(remaining, past)
+        store(self, skipped=past.skipped)
         store(self, num_left=remaining.num_left, num_batches=deal.num_batches)
         store(self, remaining=remaining, deal=deal)
 
@@ -240,9 +75,7 @@ class Segment:
         store(self, history=tuple(check_past(past) for past in self.history))
         remaining = self.plan.begin(self.epoch)
         for past in self.history:
-            deal = remaining.deal(past.world_size, past.batch_size)
-            _check_count(past, deal)
-            remaining = deal.after(past.num_batches)
+            remaining = _dealt(remaining, past).after(past.num_batches)
         return remaining
 
     def resized(self, num_batches: int, *, world_size: int, batch_size: int) -> Segment:
@@ -262,13 +95,30 @@ class Segment:
         sizes: dict[str, Any] = {"world_size": world_size, "batch_size": batch_size}
         if (world_size, batch_size) == (self.world_size, self.batch_size):
             return replace(self, num_done=num_batches, begun=self.remaining)
-        if not num_batches and self.history:
+        history = self.history_after(num_batches)
+        if history and history == self.history:
             # A segment without batches leaves no trace, so the one before it may go on.
             return self.plan.resume(self.cursor(0), **sizes)
-        past = PastSegment(self.world_size, self.batch_size, num_batches)
-        history = (*self.history, past) if num_batches else ()
-        begun = self.after(num_batches) if num_batches else self.remaining
-        return replace(self, history=history, num_done=0, begun=begun, **sizes)
+        begun = self.after(num_batches) if history else self.remaining
+        return replace(self, history=history, num_done=0, skipped=(), begun=begun, **sizes)
+
+    def skipping(self, num_batches: int, start: int, stop: int) -> Segment:
+        """Return this segment after `num_batches`, without its batches `[start, stop)`.
+
+        The others stay as they are, and move up.
+
+        Examples:
+            >>> from feedline.plan import SamplePlan, Sequential
+            >>> plan = SamplePlan(order=Sequential(num_samples=10))
+            >>> segment = plan.segment(world_size=1, batch_size=2).skipping(1, 2, 4)
+            >>> [batch.indices.tolist() for batch in segment.batches(rank=0)]
+            [[2, 3], [8, 9]]
+        """
+        stop = check_integer("stop", stop, num_batches, self.num_batches)
+        start = check_integer("start", start, num_batches, stop)
+        left_out = [(part.start, part.stop) for part in shifted(self.skipped, range(start, stop))]
+        skipped = joined((*self.skipped, *left_out))
+        return replace(self, num_done=num_batches, skipped=skipped, begun=self.remaining)
 
     @property
     def num_dropped(self) -> int:
@@ -364,28 +214,39 @@ class Segment:
 
     def after(self, num_batches: int) -> Remaining:
         """Return what is left when every rank has had `num_batches` batches of this segment."""
-        past = PastSegment(self.world_size, self.batch_size, num_batches)
-        _check_count(past, self.deal)
+        _check_count(PastSegment(self.world_size, self.batch_size, num_batches), self.deal)
         return self.deal.after(num_batches)
 
     def num_left_after(self, num_batches: int) -> int:
         """Return how many positions are left when every rank has had `num_batches` batches."""
         num_batches = check_integer("num_batches", num_batches, 0, self.num_batches)
-        if hasattr(self.deal, "num_left_after"):
-            return int(self.deal.num_left_after(num_batches))
-        return self.deal.after(num_batches).num_left
+        return num_left_after(self.deal, num_batches)
+
+    def history_after(self, num_batches: int) -> tuple[PastSegment, ...]:
+        """Return the history of the epoch after `num_batches` batches of this segment."""
+        past = PastSegment(self.world_size, self.batch_size, num_batches, self.skipped)
+        # A segment without batches leaves no trace.
+        return (*self.history, past) if num_batches or self.skipped else self.history
 
     def cursor(self, num_batches: int) -> Cursor:
         """Return the cursor after `num_batches` batches of this segment."""
         num_batches = check_integer("num_batches", num_batches, 0, self.num_batches)
-        past = PastSegment(self.world_size, self.batch_size, num_batches)
         return Cursor(
             fields=self.plan.fields,
             epoch=self.epoch,
-            # A segment without batches leaves no trace.
-            history=(*self.history, past) if num_batches else self.history,
+            history=self.history_after(num_batches),
             changes=self.plan.changes,
         )
+
+
+def _dealt(remaining: Remaining, past: PastSegment) -> Deal:
+    """Return what is left, dealt as it was in an entry of a history, which is checked."""
+    deal = remaining.deal(past.world_size, past.batch_size)
+    if past.skipped:
+        _check_count(past._replace(num_batches=past.skipped[-1][1]), deal)
+        deal = SkippingDeal(deal, past.skipped, past.world_size)
+    _check_count(past, deal)
+    return deal
 
 
 def _check_count(past: PastSegment, deal: Deal) -> None:

@@ -12,16 +12,18 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from itertools import repeat
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Protocol, cast, get_args, runtime_checkable
 
 import numpy as np
 
 from feedline.errors import TailError, check_choice
+from feedline.plan.ahead import BlocksAhead
 from feedline.plan.batches import Block, Place, every_nth
 from feedline.plan.deals import Remaining
 from feedline.plan.draws import Draws, draws_at
 from feedline.plan.frozen import store_integers
 from feedline.plan.orders import EpochOrder, Indices
+from feedline.plan.skipping import HoledOrder, Spans
 
 Tail = Literal["drop", "pad", "even", "exact", "pad_ranks", "pad_ranks_drop"]
 
@@ -263,6 +265,14 @@ class ShareDeal(ABC):
         return [*map(Place, *columns), *padding]
 
 
+@runtime_checkable
+class StridedOrder(Protocol):
+    """An order of which a few entries take several times as long, each, as many together."""
+
+    def indices_every(self, first: int, step: int, count: int) -> Indices:
+        """Return the index at each position `first + i * step`, `count` of them."""
+
+
 @dataclass(frozen=True)
 class PrefixRest:
     """The positions from `start` on."""
@@ -285,6 +295,24 @@ class StridedDeal(ShareDeal):
     def __init__(self, rest: PrefixRest, world_size: int, batch_size: int) -> None:
         super().__init__(rest.order, Share(rest.num_left, world_size, batch_size, rest.tail))
         self._rest = rest
+        self._ahead: BlocksAhead | None = None
+        if isinstance(rest.order, StridedOrder):
+            self._ahead = BlocksAhead(self._block_of, self.num_batches)
+
+    def block(self, rank: int, start: int, stop: int) -> Block:
+        if self._ahead is not None:
+            return self._ahead.block(rank, start, stop)
+        return super().block(rank, start, stop)
+
+    def _block_of(self, rank: int, start: int, stop: int) -> Block:
+        """Return the same for an order that is fastest for evenly spaced positions."""
+        share, order = self.share, cast(StridedOrder, self._order)
+        first, end = share.span(rank, start, stop)
+        if not 0 < end - first == share.num_real(rank, first, end):
+            return super().block(rank, start, stop)
+        place = self._rest.start + first * share.world_size + rank
+        indices = order.indices_every(place, share.world_size, end - first)
+        return Block(first=start, indices=indices, bounds=share.bounds(rank, start, stop))
 
     def positions_of(self, rank: int, first: int, end: int) -> Indices:
         positions = np.arange(end - first, dtype=np.int64)
@@ -299,5 +327,19 @@ class StridedDeal(ShareDeal):
         return offsets - entries * self.share.world_size, entries
 
     def after(self, num_batches: int) -> PrefixRest:
-        consumed = self.share.num_consumed(num_batches)
-        return PrefixRest(self._order, self._rest.tail, self._rest.start + consumed)
+        return PrefixRest(self._order, self._rest.tail, self._end_of(num_batches))
+
+    def without(self, num_batches: int, skips: Spans) -> PrefixRest:
+        """Return what is left after `num_batches`, without some batches that follow."""
+        holes = tuple((self._end_of(start), self._end_of(stop)) for start, stop in skips)
+        order = HoledOrder(self._order, tuple(hole for hole in holes if hole[0] < hole[1]))
+        return PrefixRest(order, self._rest.tail, self._end_of(num_batches))
+
+    def has_ahead(self, num_batches: int) -> bool:
+        """Whether samples that are still to come are skipped."""
+        inner = getattr(self._order, "has_ahead", None)
+        return inner is not None and bool(inner(self._end_of(num_batches)))
+
+    def _end_of(self, num_batches: int) -> int:
+        """Return the first position that is left after `num_batches`."""
+        return self._rest.start + self.share.num_consumed(num_batches)

@@ -11,9 +11,10 @@ reads nearly its own piece; with unequal pieces a run reaches a little into its 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -22,10 +23,13 @@ from feedline.plan.batches import Block
 from feedline.plan.interleave import edges_of
 from feedline.plan.orders import EpochOrder, Indices
 from feedline.plan.shares import Share, ShareDeal
+from feedline.plan.skipping import Spans, intervals_without
 
 _NONE = np.empty(0, dtype=np.int64)
 # Rounds with fewer entries of a rank are cheaper to look up than to go through.
 _SHORT_ROUND = 256
+# Entries whose windows are prepared together.
+_MOST_AHEAD = 2**18
 
 
 class WindowedOrder(EpochOrder, Protocol):
@@ -94,6 +98,15 @@ class _Round(NamedTuple):
         return self.low + rank * (self.end - self.first) - self.first
 
 
+class _Ahead(NamedTuple):
+    """The pieces that a rank has next: piece i is entries `[edges[i], edges[i + 1])`."""
+
+    rank: int
+    next: int
+    edges: list[int]
+    pieces: list[Any]
+
+
 class WindowDeal(ShareDeal):
     """What is left, dealt in rounds of one piece per rank."""
 
@@ -110,14 +123,52 @@ class WindowDeal(ShareDeal):
         self._num_rounds = -(-num_pieces // world_size)
         # Blocks mostly follow each other, so the next one begins in the round of the last.
         self._latest = _Round(0, 0, 0, world_size)
+        self._ahead = _Ahead(-1, 0, [0], [])
 
     def block(self, rank: int, start: int, stop: int) -> Block:
         first, end = self.share.span(rank, start, stop)
         in_runs = getattr(self._order, "indices_in", None)
         if in_runs is None or self._head_length or not first < end <= self.share.num_whole:
             return super().block(rank, start, stop)
-        indices = in_runs(*self._runs_of(rank, first, end))
+        if getattr(self._order, "has_pieces", False):
+            indices = self._indices_in_pieces(rank, first, end)
+        else:
+            indices = in_runs(*self._runs_of(rank, first, end))
         return Block(first=start, indices=indices, bounds=self.share.bounds(rank, start, stop))
+
+    def _indices_in_pieces(self, rank: int, first: int, end: int) -> Indices:
+        """Return the indices of entries `[first, end)`, if there is no head."""
+        ahead = self._ahead
+        if ahead.rank != rank or not ahead.edges[0] <= first < end <= ahead.edges[-1]:
+            ahead = self._pieces_from(rank, first, end)
+        edges, pieces = ahead.edges, ahead.pieces
+        indices = np.empty(end - first, dtype=np.int64)
+        number = opening = bisect_right(edges, first) - 1
+        at = first
+        while at < end:
+            piece, stop = pieces[number], min(end, edges[number + 1])
+            shift = piece.first - edges[number]
+            piece.window.write(at + shift, stop + shift, indices[at - first : stop - first])
+            at, number = stop, number + 1
+        # Those that are behind go with their tables.
+        self._ahead = _Ahead(rank, end, edges[opening:], pieces[opening:])
+        return indices
+
+    def _pieces_from(self, rank: int, first: int, end: int) -> _Ahead:
+        """Return the pieces of entries from `first` on, to `end` or beyond it.
+
+        Preparing many takes hardly longer than preparing a few, so when blocks follow each other,
+        those of later blocks are prepared too. Nothing is shuffled before it is asked for.
+        """
+        order: Any = self._order
+        if (rank, first) == (self._ahead.rank, self._ahead.next):
+            end = max(end, min(first + min(order.num_ahead, _MOST_AHEAD), self.share.num_whole))
+        pieces = order.pieces_in(*self._runs_of(rank, first, end))
+        for begun in self._ahead.pieces[-1:]:
+            if begun.window.start == pieces[0].window.start:
+                pieces[0] = pieces[0]._replace(window=begun.window)
+        lengths = np.array([piece.end - piece.first for piece in pieces])
+        return _Ahead(rank, first, (edges_of(lengths) + first).tolist(), pieces)
 
     def _runs_of(self, rank: int, first: int, end: int) -> tuple[Indices, Indices]:
         """Return the runs of positions of entries `[first, end)`, if there is no head."""
@@ -158,6 +209,12 @@ class WindowDeal(ShareDeal):
         if num_head:
             starts[-1], ends[-1] = high, self._head_length
         return self._rest_of(starts, ends, max(high, self._head_length))
+
+    def without(self, num_batches: int, skips: Spans) -> WindowRest:
+        """Return what is left after `num_batches`, without some batches that follow."""
+        rest = self.after(num_batches)
+        times = ((self.after(start), self.after(stop)) for start, stop in skips)
+        return WindowRest(rest.order, rest.tail, *intervals_without(rest, times))
 
     def entries_of(self, positions: Indices) -> tuple[Indices, Indices]:
         places = map(self._place_of, positions.tolist())

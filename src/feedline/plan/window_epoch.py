@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from feedline.plan.chunk_lookup import ChunkLookup, ChunkSearch, lookups_of
+from feedline.lazy import lazy
+from feedline.plan.chunk_lookup import Lookup, lookups_of
 from feedline.plan.chunking import Slots
 from feedline.plan.draws import Draws
 from feedline.plan.interleave import edges_of
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
 
 _LONG_RUN = 256
 _LONG_WINDOW = 512
+# Windows of so many chunks in all are prepared together, when their turn will come.
+_FEW_SLOTS = 2**12
 # The arrays of so many positions stay in the cache of one core.
 _AT_ONCE = 2**14
 
@@ -45,7 +50,12 @@ class WindowEpoch:
         self._slots: Slots = order.chunks.slots(self._permutation)
         self._latest: _Window | None = None
         # Long runs of positions in one window each are worth a permutation of their own.
-        self._has_long_windows = self.num_positions >= _LONG_WINDOW * self.num_windows
+        is_long = self.num_positions >= _LONG_WINDOW * self.num_windows
+        self.has_pieces = is_long and self._permutation is not None
+        #: About how many positions to ask for at once.
+        self.num_ahead = (
+            self.num_positions // self.num_windows * max(1, _FEW_SLOTS // order.preload)
+        )
         if order.limit is not None:
             self.num_positions = order.limit
             self.num_windows = self.window_of(order.limit - 1) + 1
@@ -70,7 +80,7 @@ class WindowEpoch:
     def indices(self, positions: Indices) -> Indices:
         if self._permutation is None or not len(positions):
             return positions
-        if self._has_long_windows:
+        if self.has_pieces:
             breaks = np.flatnonzero(positions[1:] - positions[:-1] != 1) + 1
             if len(positions) >= _LONG_RUN * len(breaks):
                 lasts = np.concatenate([breaks, [len(positions)]]) - 1
@@ -91,14 +101,28 @@ class WindowEpoch:
 
     def indices_in(self, firsts: Indices, ends: Indices) -> Indices:
         """Return the indices at the positions `[first, end)` of each run; no run is empty."""
-        if self._permutation is None or not self._has_long_windows:
+        if not self.has_pieces:
             return self.indices(np.concatenate([*map(np.arange, firsts, ends)]))
+        result, at = np.empty(int((ends - firsts).sum()), dtype=np.int64), 0
+        for piece in self._latest_or_new(firsts, ends):
+            length = piece.end - piece.first
+            piece.window.write(piece.first, piece.end, result[at : at + length])
+            at += length
+        return result
+
+    def _latest_or_new(self, firsts: Indices, ends: Indices) -> list[Piece]:
+        """Return the pieces of some runs; those of one run mostly come one after another."""
         latest = self._latest
         if latest is not None and len(firsts) == 1:
             first, end = int(firsts[0]), int(ends[0])
             if latest.start <= first and end <= latest.stop:
-                return latest.write(first, end, np.empty(end - first, dtype=np.int64))
-        num_positions = int((ends - firsts).sum())
+                return [Piece(latest, first, end)]
+        pieces = self.pieces_in(firsts, ends)
+        self._latest = pieces[-1].window
+        return pieces
+
+    def pieces_in(self, firsts: Indices, ends: Indices) -> list[Piece]:
+        """Return the parts of windows that make up the positions `[first, end)` of each run."""
         # Firsts and lasts in one call each time, because few values cost as much as many.
         slots = self._slots.slots_of(np.concatenate([firsts, ends - 1]))
         low, high = (slots // self._preload).reshape(2, -1)
@@ -111,13 +135,7 @@ class WindowEpoch:
         ends = np.minimum(np.repeat(ends, counts), stops)
         holds_any = np.flatnonzero(starts < stops)
         windows = self._windows(*(each[holds_any] for each in (numbers, starts, stops)))
-        self._latest = windows[-1]
-        spans = zip(firsts[holds_any].tolist(), ends[holds_any].tolist(), strict=True)
-        result, at = np.empty(num_positions, dtype=np.int64), 0
-        for window, (low, high) in zip(windows, spans, strict=True):
-            window.write(low, high, result[at : at + high - low])
-            at += high - low
-        return result
+        return [*map(Piece, windows, firsts[holds_any].tolist(), ends[holds_any].tolist())]
 
     def _windows(self, numbers: Indices, starts: Indices, stops: Indices) -> list[_Window]:
         """Return windows by their numbers, given where they begin and end."""
@@ -154,19 +172,42 @@ class WindowEpoch:
         return start + Permutation(size, self._key, int(window[0])).inverse(place)
 
 
-class _Window(NamedTuple):
+class _Window:
     """Positions `[start, stop)`: they are permuted, and then each is in one of the chunks."""
 
-    start: int
-    stop: int
-    permutation: Permutation
-    lookup: ChunkLookup | ChunkSearch
+    def __init__(
+        self, start: int, stop: int, permute: Callable[[], Permutation], lookup: Lookup
+    ) -> None:
+        self.start, self.stop = start, stop
+        self._permute, self._lookup = permute, lookup
+        # Places computed ahead, because a window is mostly read from front to back.
+        self._ahead: tuple[int, NDArray[Any]] = (0, np.empty(0, dtype=np.uint16))
 
-    def write(self, first: int, end: int, out: Indices) -> Indices:
-        """Write the indices at positions `[first, end)` to `out`, and return that."""
+    @lazy
+    def _permutation(self) -> Permutation:
+        return self._permute()
+
+    def write(self, first: int, end: int, out: Indices) -> None:
+        """Write the indices at positions `[first, end)` to `out`."""
         low, high = first - self.start, end - self.start
         for part in range(low, high, _AT_ONCE):
-            positions = np.arange(part, min(part + _AT_ONCE, high), dtype=np.int64)
-            indices = self.lookup.indices(self.permutation.forward(positions))
-            out[part - low : part - low + _AT_ONCE] = indices
-        return out
+            stop = min(part + _AT_ONCE, high)
+            self._lookup.write(self._places(part, stop), out[part - low : stop - low])
+
+    def _places(self, first: int, end: int) -> NDArray[Any]:
+        """Return the places of positions `[first, end)`, counted from the window's start."""
+        begun, places = self._ahead
+        if not begun <= first < end <= begun + len(places):
+            follows = first and first == begun + len(places)
+            most = min(first + _AT_ONCE, self.stop - self.start) if follows else end
+            begun, places = first, self._permutation.run(first, max(end, most))
+            self._ahead = begun, places
+        return places[first - begun : end - begun]
+
+
+class Piece(NamedTuple):
+    """Positions `[first, end)` of a window."""
+
+    window: _Window
+    first: int
+    end: int

@@ -112,3 +112,23 @@ def run_limits(
         assert epoch_len is not None
         max_steps = num_epochs * epoch_len
     return max_steps, num_epochs
+
+
+def enough_epochs(
+    epoch: int, num_steps: int, steps_left: int, epoch_len: int, *, at_least: int
+) -> int:
+    """Return the number of epochs that a run needs for `num_steps` more steps.
+
+    Args:
+        epoch: The current epoch.
+        num_steps: The number of steps to come.
+        steps_left: Those that the current epoch has left.
+        epoch_len: Those of a whole epoch.
+        at_least: The number of epochs that the run has anyway.
+
+    Examples:
+        >>> enough_epochs(1, 12, steps_left=5, epoch_len=10, at_least=2)
+        3
+    """
+    more = max(0, num_steps - steps_left)
+    return max(at_least, epoch + 1 + -(-more // epoch_len))

@@ -21,13 +21,14 @@ from feedline.steps.meters import LossAverage, WaitMeter
 from feedline.steps.progress import open_progress
 from feedline.steps.run_state import RunState, StepCount
 from feedline.steps.signal_handler import DistributedSignalHandler
+from feedline.steps.step_data import StepData
 from feedline.steps.walk import DataWalk
 from feedline.words import several
 
 logger = logging.getLogger(__name__)
 
 
-class StepScheduler:
+class StepScheduler(StepData):
     """Yields the batches of each optimizer step, and knows when to checkpoint, validate and stop.
 
     Each pass of `for batches in scheduler` is the rest of one epoch, in lists of `grad_acc_steps`
@@ -117,6 +118,7 @@ class StepScheduler:
         self.global_batch_size, self.local_batch_size, self.dp_size = self._sizes = sizes
         self.grad_acc_steps = sizes.num_batches
         self.epoch_len = epoch_length(loader, sizes)
+        self._are_epochs_given = num_epochs is not None
         self._step_limit = None if max_steps is None else check_integer("max_steps", max_steps, 1)
         self.max_steps, self.num_epochs = run_limits(self.epoch_len, num_epochs, max_steps)
         self.save_checkpoint_every_epoch = bool(save_checkpoint_every_epoch)
@@ -257,9 +259,6 @@ class StepScheduler:
 
     # What is due at the step that is out.
 
-    is_last_batch: bool = asked_of("_walk", "is_last_group")
-    """Whether this step is the last of its epoch."""
-
     @property
     def is_last_step(self) -> bool:
         """Whether this step is the last of the run: at `max_steps`, or of the last epoch.
@@ -317,24 +316,6 @@ class StepScheduler:
     loss_average: float | None = asked_of("losses", "value")
     """The mean loss of this rank over `loss_average_window_steps` steps."""
 
-    @property
-    def num_samples(self) -> int | None:
-        """The number of samples in this step on this rank, to scale its loss.
-
-        The last step of an epoch may have fewer than the others. Padding does not count if the
-        loader marks it. `None` if the number is unknown.
-        """
-        return self._walk.num_samples(everywhere=False)
-
-    @property
-    def num_samples_of_all_ranks(self) -> int | None:
-        """The number of samples in this step on all ranks, if the loader has a plan.
-
-        With gradients that are averaged over ranks, `loss.sum() * dp_size` divided by this gives
-        every sample the same weight, also in a last step that is not full on all ranks.
-        """
-        return self._walk.num_samples(everywhere=self.dp_size > 1)
-
     # Stopping.
 
     @property
@@ -379,6 +360,7 @@ class StepScheduler:
         self._count.step = state.step
         self._agreement.reset()
         self._was_checkpoint = None
+        self._allow_epochs()
 
     # Opening and closing.
 

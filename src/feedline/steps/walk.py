@@ -6,8 +6,8 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from feedline.errors import PlanMismatchError
-from feedline.feed import Delivered, ForeignLoader, Loader
+from feedline.errors import InvalidValueError, PlanMismatchError
+from feedline.feed import Delivered, ForeignLoader, IterableLoader, Loader
 from feedline.feed.waits import waits_of
 from feedline.steps.limits import StepSizes
 from feedline.steps.run_state import RunState
@@ -38,8 +38,12 @@ class DataWalk:
         self.is_last_group = False
         self._sizes = {"dp_size": sizes.dp_size, "local_batch_size": sizes.local_batch_size}
         self._group_size = sizes.num_batches
+        # Those that have no length, or may not know it, say whether a batch is the last.
+        self._open = loader if isinstance(loader, ForeignLoader | IterableLoader) else None
+        if self._open is not None:
+            self._open.group_size = self._group_size
         if isinstance(loader, ForeignLoader):
-            loader.group_size, loader.sizes = self._group_size, dict(self._sizes)
+            loader.sizes = dict(self._sizes)
         self._records: list[Delivered | None] = []
         self._batches: Iterator[Any] | None = None
         self._num_batches = 0
@@ -74,6 +78,15 @@ class DataWalk:
 
     def begin_pass(self) -> None:
         """Begin at the current position of this epoch."""
+        loader = self._place_loader()
+        is_open = self._open is not None
+        self._num_batches = sys.maxsize if is_open else loader.num_batches_left()
+        self._batches = iter(loader)
+        self._is_begun = True
+        self.epoch = loader.epoch
+
+    def _place_loader(self) -> Loader[Any]:
+        """Return the loader at the current position of this epoch."""
         loader = self.loader
         assert loader is not None
         if self._is_begun:
@@ -84,12 +97,46 @@ class DataWalk:
             self._send_loader_away()
         loader.set_epoch(self.epoch)
         self._leave_pass()
-        # A foreign loader counts them itself, if it can.
-        is_foreign = isinstance(loader, ForeignLoader)
-        self._num_batches = sys.maxsize if is_foreign else loader.num_batches_left()
-        self._batches = iter(loader)
-        self._is_begun = True
-        self.epoch = loader.epoch
+        return loader
+
+    def skip_steps(self, num_steps: int, after: int) -> None:
+        """Skip the batches of some steps of this epoch, between two steps.
+
+        Args:
+            num_steps: The number of steps.
+            after: The number of steps that come before these.
+        """
+        loader: Any = self.loader
+        if self._open is not None or not hasattr(loader, "skip_batches"):
+            raise InvalidValueError(
+                f"dataloader={type(loader).__name__} has no plan, so its batches cannot be "
+                "skipped; use one of Feedline's loaders over a store or a map-style dataset"
+            )
+        self._place_loader()
+        num_batches, first = loader.num_batches_left(), after * self._group_size
+        num_left = -(-num_batches // self._group_size)
+        if after + num_steps > num_left:
+            fitting = f"at most {num_left}, because epoch {self.epoch} has that many left"
+            raise InvalidValueError(
+                f"the next {several(after + num_steps, 'step')} must be {fitting}; skip those of "
+                f"epoch {self.epoch + 1} when it has begun"
+            )
+        # The last step of an epoch may have fewer batches.
+        loader.skip_batches(min(num_steps * self._group_size, num_batches - first), first)
+        if num_steps == num_left:
+            self._begin_epoch(self.epoch + 1)
+
+    @property
+    def has_plan(self) -> bool:
+        """Whether the loader knows how many batches are left."""
+        return self.loader is not None and self._open is None
+
+    def num_steps_left(self) -> int:
+        """Return the number of steps of this epoch that are left, between two passes."""
+        assert self.loader is not None
+        is_behind = self.loader.epoch == self.epoch
+        num_batches = self.loader.num_batches_left() if is_behind else len(self.loader)
+        return -(-num_batches // self._group_size)
 
     def take_group(self) -> bool:
         """Take the next group; return False if the epoch has ended."""
@@ -106,7 +153,7 @@ class DataWalk:
                 group.append(batch)
                 records.append(loader.delivered)
             is_at_end = self._num_used + len(group) >= self._num_batches
-            self.is_last_group = loader.is_last if isinstance(loader, ForeignLoader) else is_at_end
+            self.is_last_group = is_at_end if self._open is None else self._open.is_last
         except BaseException:
             latest = loader.delivered
             self._batches = None
