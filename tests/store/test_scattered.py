@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from feedline.errors import DamagedDataError
+from feedline.store import slices
 from feedline.store.chunk import OpenChunk
 from feedline.store.scattered import FlatScattered, ScatteredRows
+from feedline.store.slices import copy_rows
 
 
 @pytest.fixture
@@ -56,3 +58,23 @@ def test_a_chunk_knows_the_column_of_scattered_rows(memory: np.ndarray, tmp_path
     chunk = OpenChunk(tmp_path, {"x": rows_in(memory, 1)[0]})
     assert str(chunk.columns["x"]) == "int32[2, 3]"
     assert chunk.num_samples == 7
+
+
+@pytest.mark.parametrize("row_bytes", [1, 24, 255, 256, 257, 499, 1000, 2000, 4096])
+@pytest.mark.parametrize("num_rows", [1, 3, 700])
+def test_rows_of_any_width_are_copied_and_nothing_beside_them(
+    row_bytes: int, num_rows: int, memory: np.ndarray
+) -> None:
+    starts = np.random.default_rng(num_rows).integers(0, memory.size - row_bytes + 1, num_rows)
+    around = np.full((num_rows + 2, row_bytes), 0xAB, np.uint8)
+    copy_rows(memory.__array_interface__["data"][0] + starts, row_bytes, around[1:-1])
+    expected = np.stack([memory[start : start + row_bytes] for start in starts])
+    np.testing.assert_array_equal(around[1:-1], expected)
+    assert (around[[0, -1]] == 0xAB).all()
+
+
+def test_each_copy_has_so_many_items_that_other_threads_run() -> None:
+    # numpy keeps the lock of the interpreter for 500 or fewer.
+    assert all(slices._BYTES_AT_ONCE // width > 500 for width in slices._WIDTHS.tolist())
+    for row_bytes in range(1, 5000):
+        assert slices._BYTES_AT_ONCE // (slices._width_of(row_bytes) or slices._MOST_WIDE) > 500

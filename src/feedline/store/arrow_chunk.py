@@ -63,6 +63,7 @@ def open_group(
         table = file.read(group, list(leaves.values()))
         arrays = arrays_of_table(path, table, leaves, asked, expected, lists)
         held = sum(_bytes_held(values, file.bytes_) for values in arrays.values())
+        held += file.num_bytes_filled
         num_files = int(any(_is_mapped(values, file.bytes_) for values in arrays.values()))
     return OpenChunk(path, arrays, num_bytes_held=held, num_files=num_files, shares_file=True)
 

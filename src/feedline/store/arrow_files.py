@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -12,13 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.errors import DamagedDataError, FeedlineError
-from feedline.store.arrow_messages import (
-    batches_of_file,
-    batches_of_stream,
-    is_stream,
-    places_in_stream,
-    schema_of_stream,
-)
+from feedline.lazy import lazy
+from feedline.store.arrow_batches import Batches, batches_in_stream
+from feedline.store.arrow_messages import batches_of_file, is_stream, schema_of_stream
 from feedline.store.arrow_types import Form, Leaf, count_parts, is_any, storage_type
 from feedline.store.extras import import_arrow
 from feedline.store.mapped import map_shared
@@ -45,11 +41,12 @@ class Counts(NamedTuple):
 
 
 class ArrowFile(Protocol):
-    """An open file; `bytes_` are its mapped bytes."""
+    """An open file; `bytes_` are its mapped bytes, `num_bytes_filled` those that memory holds."""
 
     path: Path
     bytes_: NDArray[np.uint8]
     schema: Any
+    num_bytes_filled: int
 
     @property
     def compression(self) -> str | None:
@@ -69,7 +66,9 @@ class ArrowFile(Protocol):
 def opened_file(path: Path) -> Iterator[ArrowFile]:
     """Open a file, and name it in errors of pyarrow; a damaged file may cause almost any error."""
     arrow = import_arrow()
-    bytes_ = map_shared(path)
+    # A remote file may be there in part.
+    image: Callable[[], NDArray[np.uint8]] | None = getattr(path, "image", None)
+    bytes_ = map_shared(path) if image is None else image()
     try:
         if path.suffix == ".parquet":
             yield _ParquetFile(arrow, path, bytes_)
@@ -86,6 +85,8 @@ def opened_file(path: Path) -> Iterator[ArrowFile]:
 
 
 class _ParquetFile:
+    num_bytes_filled = 0
+
     def __init__(self, arrow: Any, path: Path, bytes_: NDArray[np.uint8]) -> None:
         self.path, self.bytes_, self._arrow = path, bytes_, arrow
         buffer = arrow.BufferReader(arrow.py_buffer(bytes_))
@@ -110,6 +111,8 @@ class _ParquetFile:
         if claimed > max(_PLAUSIBLE_BYTES, _PLAUSIBLE_RATIO * self.bytes_.size):
             found = f"claims {claimed} bytes but the file has {self.bytes_.size}"
             raise DamagedDataError(f"{self.path}: row group {group} {found}; write smaller ones")
+        if fill := getattr(self.path, "fill", None):
+            fill(self.bytes_, self._file.metadata, group)
         names = [".".join(leaf.steps) for leaf, _ in leaves]
         table = self._file.read_row_group(group, columns=names, use_threads=False)
         if table.num_rows != num_rows:
@@ -132,30 +135,34 @@ class _ParquetFile:
         return result
 
 
-class _MessageFile:
+class MessageFile:
     """An Arrow file or stream: its record batches are messages."""
+
+    num_bytes_filled = 0
 
     def __init__(self, arrow: Any, path: Path, bytes_: NDArray[np.uint8]) -> None:
         self.path, self.bytes_, self._arrow = path, bytes_, arrow
         self.schema: Any = None
 
-    def _messages(self) -> Iterator[Any]:
+    @lazy
+    def batches(self) -> Batches:
+        """The record batches, and where they are."""
         raise NotImplementedError
 
     @property
     def compression(self) -> str | None:
-        first = next(self._messages(), None)
-        return "lz4 or zstd" if first is not None and first.is_compressed else None
+        return "lz4 or zstd" if self.batches.is_compressed else None
 
     def sizes(self) -> tuple[int, ...]:
-        return tuple(_check_size(self.path, message.num_rows) for message in self._messages())
+        return tuple(_check_size(self.path, size) for size in self.batches.sizes.tolist())
 
     def counts(self, leaves: Sequence[tuple[Leaf, Form]]) -> list[Counts]:
         num_nodes = sum(count_parts(self._arrow, field.type)[1] for field in self.schema)
-        nodes = [message.nodes for message in self._messages()]
-        if any(len(of_batch) != num_nodes for of_batch in nodes):
+        table = self.batches.nodes
+        if len(self.batches.sizes) and (table is None or table.shape[1] != num_nodes):
             raise ValueError(f"a record batch has other than {num_nodes} fields")
-        table = np.stack(nodes) if nodes else np.empty((0, num_nodes, 2), np.int64)
+        if table is None or not len(table):
+            table = np.empty((0, num_nodes, 2), np.int64)
         result = []
         for leaf, form in leaves:
             nulls = table[:, list(leaf.nodes), 1]
@@ -167,7 +174,7 @@ class _MessageFile:
         return result
 
 
-class _IpcFile(_MessageFile):
+class _IpcFile(MessageFile):
     def __init__(self, arrow: Any, path: Path, bytes_: NDArray[np.uint8]) -> None:
         super().__init__(arrow, path, bytes_)
         self._reader = self._open()
@@ -179,13 +186,16 @@ class _IpcFile(_MessageFile):
         buffer = self._arrow.BufferReader(self._arrow.py_buffer(self.bytes_))
         return self._arrow.ipc.open_file(buffer, options=options)
 
-    def _messages(self) -> Iterator[Any]:
-        return batches_of_file(self.bytes_)
+    @lazy
+    def batches(self) -> Batches:
+        """The record batches that the footer lists."""
+        return Batches.of_file(self.bytes_)
 
     def read(self, group: int, leaves: Sequence[tuple[Leaf, Form]]) -> Any:
         _check_group(self.path, group, self._reader.num_record_batches)
-        first = next(batches_of_file(self.bytes_), None)
-        if first is not None and first.is_compressed:
+        if fill := getattr(self.path, "fill", None):
+            self.num_bytes_filled = fill(self.bytes_, group)
+        if (first := next(batches_of_file(self.bytes_), None)) and first.is_compressed:
             names = dict.fromkeys(leaf.steps[0] for leaf, _ in leaves)
             fields = [self.schema.get_field_index(name) for name in names]
             return self._open(fields).get_batch(group)
@@ -193,19 +203,21 @@ class _IpcFile(_MessageFile):
         return self._reader.get_batch(group)
 
 
-class _Stream(_MessageFile):
+class _Stream(MessageFile):
     def __init__(self, arrow: Any, path: Path, bytes_: NDArray[np.uint8]) -> None:
         super().__init__(arrow, path, bytes_)
         first, end = schema_of_stream(bytes_)
         self.schema = arrow.ipc.read_schema(arrow.py_buffer(bytes_[first:end]))
 
-    def _messages(self) -> Iterator[Any]:
-        return batches_of_stream(self.path, self.bytes_)
+    @lazy
+    def batches(self) -> Batches:
+        """The record batches up to the end of the stream."""
+        return batches_in_stream(self.path, self.bytes_)
 
     def read(self, group: int, leaves: Sequence[tuple[Leaf, Form]]) -> Any:
-        places = places_in_stream(self.path)
-        _check_group(self.path, group, len(places))
-        first, end = places[group].tolist()
+        batches = self.batches
+        _check_group(self.path, group, len(batches.sizes))
+        first, end = int(batches.firsts[group]), int(batches.ends[group])
         message = self._arrow.py_buffer(self.bytes_[first:end])
         return self._arrow.ipc.read_record_batch(message, self.schema)
 

@@ -6,10 +6,8 @@ values of a batch only after decoding it. All of it is in the metadata of the me
 
 from __future__ import annotations
 
-import os
 import struct
 from collections.abc import Iterator
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.errors import StoreError
-from feedline.store.mapped import map_file
 
 _MAGIC = b"ARROW1"
 _MARK = b"\xff\xff\xff\xff"
@@ -28,13 +25,16 @@ _REMEDY = "pyarrow.feather.write_feather(table, path)"
 class Message(NamedTuple):
     """A record batch: where its message is in the file, and what it says.
 
-    `nodes` has the length and the number of nulls of every field, depth first.
+    `nodes` has the length and the number of nulls of every field, depth first. `buffers` has where
+    each buffer begins, from `body` on, and its bytes.
     """
 
     first: int
+    body: int
     end: int
     num_rows: int
     nodes: NDArray[np.int64]
+    buffers: NDArray[np.int64]
     is_compressed: bool
 
 
@@ -50,15 +50,39 @@ def is_stream(path: Path, bytes_: NDArray[np.uint8]) -> bool:
     return start[:4] == _MARK and 0 < int.from_bytes(start[4:], "little") < bytes_.size
 
 
-def batches_of_file(bytes_: NDArray[np.uint8]) -> Iterator[Message]:
-    """Yield the record batches that the footer of an Arrow file lists."""
+class Blocks(NamedTuple):
+    """Where the messages of an Arrow file are: the place, and the bytes of the head and body."""
+
+    dictionaries: NDArray[np.int64]
+    batches: NDArray[np.int64]
+
+
+def footer_bytes(bytes_: NDArray[np.uint8]) -> int:
+    """Return the bytes of the footer of an Arrow file, with what follows it."""
     ending = bytes_[-10:].tobytes()
     length = int.from_bytes(ending[:4], "little", signed=True)
     if ending[4:] != _MAGIC or not 0 < length <= bytes_.size - 10:
         raise ValueError("it has no footer")
-    footer = bytes_[bytes_.size - 10 - length : -10].tobytes()
-    blocks = _vector(footer, struct.unpack_from("<I", footer)[0], 3, 24)
-    for first in blocks.view("<i8").reshape(-1, 3)[:, 0].tolist():
+    return length + 10
+
+
+def blocks_of_file(bytes_: NDArray[np.uint8]) -> Blocks:
+    """Return where the footer of an Arrow file says that its messages are."""
+    footer = bytes_[bytes_.size - footer_bytes(bytes_) : -10].tobytes()
+    try:
+        table = struct.unpack_from("<I", footer)[0]
+        found = [_vector(footer, table, field, 24).view("<i8").reshape(-1, 3) for field in (2, 3)]
+    except struct.error as error:
+        raise ValueError(f"its footer is damaged ({error})") from None
+    for blocks in found:
+        # Padding follows these four bytes.
+        blocks[:, 1] = blocks.view("<i4").reshape(-1, 6)[:, 2]
+    return Blocks(*found)
+
+
+def batches_of_file(bytes_: NDArray[np.uint8]) -> Iterator[Message]:
+    """Yield the record batches that the footer of an Arrow file lists."""
+    for first in blocks_of_file(bytes_).batches[:, 0].tolist():
         kind, message, _ = _message_at(bytes_, first)
         if kind != _BATCH or message is None:
             raise ValueError("its footer lists a message that is not a record batch")
@@ -92,17 +116,39 @@ def schema_of_stream(bytes_: NDArray[np.uint8]) -> tuple[int, int]:
     return 0, end
 
 
-def places_in_stream(path: Path) -> NDArray[np.int64]:
-    """Return where each record batch of a stream begins and ends; found once for each file."""
-    status = path.stat()
-    return _places(str(path), status.st_ino, status.st_size, status.st_mtime_ns)
+class NumbersAt(NamedTuple):
+    """Where the numbers are in the head of a message that differ from batch to batch.
+
+    Args:
+        num_bytes: Where the bytes of the body are counted.
+        spans: Where each of these begins, and its bytes: that count, the number of rows, the nodes
+            and the buffers.
+    """
+
+    num_bytes: int
+    spans: tuple[tuple[int, int], ...]
 
 
-@lru_cache(maxsize=1024)
-def _places(path: str, *_: int) -> NDArray[np.int64]:
-    found = batches_of_stream(Path(path), map_file(Path(os.fspath(path))))
-    edges = [(message.first, message.end) for message in found]
-    return np.array(edges, np.int64).reshape(-1, 2)
+def numbers_in(bytes_: NDArray[np.uint8], message: Message) -> NumbersAt | None:
+    """Return where the numbers of a record batch are; None if some are not there."""
+    head = bytes_[message.first : message.body].tobytes()
+    if head[:4] != _MARK:
+        return None
+    data = head[8:]
+    table = struct.unpack_from("<I", data)[0]
+    batch = _child(data, table, 2)
+    num_bytes, num_rows = _place(data, table, 3), _place(data, batch, 0)
+    nodes, buffers = (_child(data, batch, field) for field in (1, 2))
+    # A number that is 0 may be left out.
+    if not (num_bytes and num_rows and nodes and buffers):
+        return None
+    spans = (
+        (8 + num_bytes, 8),
+        (8 + num_rows, 8),
+        (12 + nodes, message.nodes.nbytes),
+        (12 + buffers, message.buffers.nbytes),
+    )
+    return NumbersAt(8 + num_bytes, spans)
 
 
 def _message_at(bytes_: NDArray[np.uint8], first: int) -> tuple[int, Message | None, int]:
@@ -130,8 +176,12 @@ def _message_at(bytes_: NDArray[np.uint8], first: int) -> tuple[int, Message | N
         return kind, None, end
     batch = _child(data, table, 2)
     num_rows = _scalar(data, batch, 0, "<q")
-    nodes = _vector(data, batch, 1, 16).view("<i8").reshape(-1, 2)
-    return kind, Message(first, end, num_rows, nodes, bool(_place(data, batch, 3))), end
+    nodes, buffers = (
+        _vector(data, batch, field, 16).view("<i8").reshape(-1, 2) for field in (1, 2)
+    )
+    is_compressed = bool(_place(data, batch, 3))
+    body = begin + length
+    return kind, Message(first, body, end, num_rows, nodes, buffers, is_compressed), end
 
 
 def _place(data: bytes, table: int, field: int) -> int:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 import zipfile
-from collections.abc import Callable, Iterable
+import zlib
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from feedline.errors import DamagedDataError, MissingDataError
@@ -28,14 +29,37 @@ def checksum_files(
     """
     digest = hashlib.blake2b(digest_size=16)
     num_bytes = 0
-    buffer = memoryview(bytearray(_BYTES_AT_ONCE))
     for path in files:
-        with open(path, "rb", buffering=0) as file:
-            while count := file.readinto(buffer):
-                digest.update(buffer[:count])
-                num_bytes += count
-                on_bytes(count)
+        for piece in _pieces_of(path):
+            digest.update(piece)
+            num_bytes += len(piece)
+            on_bytes(len(piece))
     return f"blake2b:{digest.hexdigest()}", num_bytes
+
+
+def sums_of_files(files: Iterable[Path]) -> tuple[str, list[tuple[int, str]]]:
+    """Return the checksum of files, in order, and the bytes and the CRC-32 of each.
+
+    A CRC-32 takes a fifth of the time, and that of a whole can be made of those of its parts.
+    """
+    digest = hashlib.blake2b(digest_size=16)
+    found = []
+    for path in files:
+        num_bytes, crc = 0, 0
+        for piece in _pieces_of(path):
+            digest.update(piece)
+            crc = zlib.crc32(piece, crc)
+            num_bytes += len(piece)
+        found.append((num_bytes, f"{crc:08x}"))
+    return f"blake2b:{digest.hexdigest()}", found
+
+
+def _pieces_of(path: Path) -> Iterator[memoryview]:
+    """Yield the bytes of a file; a piece is valid until the next one."""
+    buffer = memoryview(bytearray(_BYTES_AT_ONCE))
+    with open(path, "rb", buffering=0) as file:
+        while count := file.readinto(buffer):
+            yield buffer[:count]
 
 
 def digest_texts(parts: Iterable[str], size: int = 8) -> str:

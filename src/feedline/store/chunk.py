@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -135,7 +135,23 @@ def max_open_files() -> int:
     return _MAX_FILES if soft == resource.RLIM_INFINITY else max(1, min(_MAX_FILES, soft // 4))
 
 
-class OpenChunks:
+class Kept(Protocol):
+    """What `OpenChunks` keeps: a chunk, or several as one."""
+
+    @property
+    def path(self) -> Path: ...
+    @property
+    def num_bytes_held(self) -> int: ...
+    @property
+    def num_files(self) -> int: ...
+    @property
+    def shares_file(self) -> bool: ...
+
+
+AnyKept = TypeVar("AnyKept", bound=Kept)
+
+
+class OpenChunks(Generic[AnyKept]):
     """A cache of open chunks that threads share.
 
     The least recently used chunks are closed when there are more than `max_files` files,
@@ -143,7 +159,7 @@ class OpenChunks:
     open until its reader is done.
     """
 
-    def __init__(self, open_chunk: Callable[[int], OpenChunk], max_files: int, max_bytes: int):
+    def __init__(self, open_chunk: Callable[[int], AnyKept], max_files: int, max_bytes: int):
         self._open = open_chunk
         self._max_files = max_files
         self._max_bytes = max_bytes
@@ -154,12 +170,12 @@ class OpenChunks:
         self._process = os.getpid()
         self._lock = Lock()
         self._opening: dict[int, Lock] = {}
-        self._chunks: OrderedDict[int, OpenChunk] = OrderedDict()
+        self._chunks: OrderedDict[int, AnyKept] = OrderedDict()
         self._sharing: Counter[Path] = Counter()
         self._num_files = self._num_bytes = 0
         self._is_tight = False
 
-    def get(self, number: int) -> OpenChunk:
+    def get(self, number: int) -> AnyKept:
         """Return an open chunk; two threads never open the same one twice."""
         if self._process != os.getpid():
             # A fork copies locks as they are, also those that another thread was holding.
@@ -187,7 +203,16 @@ class OpenChunks:
         with self._lock:
             return all(number in self._chunks for number in numbers)
 
-    def _keep(self, number: int, chunk: OpenChunk) -> None:
+    def drop(self, number: int) -> None:
+        """Close a chunk, if it is open."""
+        if self._process != os.getpid():
+            return
+        with self._lock:
+            found = self._chunks.pop(number, None)
+            if found is not None:
+                self._count(found, -1)
+
+    def _keep(self, number: int, chunk: AnyKept) -> None:
         with self._lock:
             self._opening.pop(number, None)
             if number in self._chunks:
@@ -207,7 +232,7 @@ class OpenChunks:
             or times * len(self._chunks) > _MAX_CHUNKS
         )
 
-    def _count(self, chunk: OpenChunk, sign: int) -> None:
+    def _count(self, chunk: Kept, sign: int) -> None:
         self._num_bytes += sign * chunk.num_bytes_held
         if chunk.shares_file and chunk.num_files:
             before = self._sharing[chunk.path]

@@ -23,3 +23,8 @@ def import_extra(module: str, *, extra: str, what: str) -> Any:
 def import_arrow(module: str = "pyarrow") -> Any:
     """Return a module of pyarrow, or raise an error that says how to install it."""
     return import_extra(module, extra="arrow", what="parquet, Arrow, CSV and JSONL files")
+
+
+def import_ray() -> Any:
+    """Return Ray, or raise an error that says how to install it."""
+    return import_extra("ray", extra="ray", what="tasks on a cluster, engine='ray',")

@@ -57,7 +57,10 @@ class FileDigests:
             path = self._path_of(number)
             stamps.append(stamp_of(path))
             digests.append(digest_texts([self._described(number), digest_parts(path)]))
-        return (digests[0] if self._num_files <= _MAX_PARTS else digest_texts(digests)), stamps
+        return self._joined(digests), stamps
+
+    def _joined(self, digests: list[str]) -> str:
+        return digests[0] if self._num_files <= _MAX_PARTS else digest_texts(digests)
 
     def unchanged(self, number: int) -> Path:
         """Return the path of a file, or raise if it was replaced since the digests were taken.

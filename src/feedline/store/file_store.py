@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any, Self
 
 from feedline.errors import check_integer
+from feedline.lazy import lazy
 from feedline.store.checksums import digest_texts
 from feedline.store.chunk import OpenChunk, OpenChunks, max_open_files
 from feedline.store.columns import Arrays, make_out
 from feedline.store.file_digests import FileDigests
 from feedline.store.protocol import Store, check_rows
+from feedline.store.row_tables import RowTables
 from feedline.store.scattered import Rows
 
 
@@ -58,14 +60,16 @@ class FileStore(Store):
         other = copy.copy(self)
         other._selected = self._check_selection(columns)
         other.__dict__.pop("columns", None)
+        other.__dict__.pop("_tables", None)
         other._open_chunks = other._fresh_chunks()
         return other
 
-    def _fresh_chunks(self) -> OpenChunks:
+    def _fresh_chunks(self) -> OpenChunks[OpenChunk]:
         return OpenChunks(self._open, max_open_files(), self._cache_bytes)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_open_chunks": None}
+        left_out = ("_open_chunks", "_tables")
+        return {name: value for name, value in self.__dict__.items() if name not in left_out}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -98,6 +102,17 @@ class FileStore(Store):
             return None
         return self._open_chunks.get(chunk).rows
 
+    def row_tables(self) -> RowTables | None:
+        """Return how many chunks are opened as one; None if a subclass reads in its own way."""
+        kind = type(self)
+        is_own = kind.read is not FileStore.read or kind.row_sources is not FileStore.row_sources
+        return None if is_own else self._tables
+
+    @lazy
+    def _tables(self) -> RowTables | None:
+        """How many chunks are opened as one; None if each is opened on its own."""
+        return None
+
     def keeps_open(self, chunks: Sequence[int]) -> bool:
         """Whether all of these chunks are open, of which no more are than may be at once."""
         return self._open_chunks.has_all(chunks)
@@ -105,3 +120,6 @@ class FileStore(Store):
     def close(self) -> None:
         """Close open files; a later read opens them again."""
         self._open_chunks.clear()
+        tables: RowTables | None = self.__dict__.get("_tables")
+        if tables is not None:
+            tables.clear()

@@ -25,8 +25,9 @@ from feedline.errors import (
 from feedline.lazy import lazy
 from feedline.store.arrow_chunk import column_names, group_sizes
 from feedline.store.arrow_columns import check_recorded_lists, columns_of_files
+from feedline.store.arrow_tables import may_be_table, open_table
 from feedline.store.checksums import check_file
-from feedline.store.chunk import OpenChunk
+from feedline.store.chunk import OpenChunk, max_open_files
 from feedline.store.columns import (
     MISSING,
     Column,
@@ -36,9 +37,10 @@ from feedline.store.columns import (
 from feedline.store.file_store import FileStore
 from feedline.store.formats import is_grouped, open_chunk
 from feedline.store.lists import empty_arrays
-from feedline.store.manifest import MANIFEST_NAME, Manifest, read_manifest
+from feedline.store.manifest import Manifest, read_manifest
 from feedline.store.paths import file_in, files_of, will_need
 from feedline.store.plain_files import manifest_of_files
+from feedline.store.row_tables import RowTable, RowTables
 from feedline.words import path_shown, several
 
 
@@ -115,7 +117,8 @@ class FolderStore(FileStore):
         store._lists = check_sequence("lists", lists)
         manifest = manifest_of_files(folder, names)
         store._open_manifest(manifest, columns, None, verify=False, cache_bytes=cache_bytes)
-        store._path = Path(path)
+        store._path = path if isinstance(path, Path) else Path(path)
+        store._is_plain = True
         return store
 
     def _open_manifest(
@@ -130,6 +133,7 @@ class FolderStore(FileStore):
         # Absolute, because the process may change its working directory.
         self.folder = manifest.folder.absolute()
         self._path = manifest.folder
+        self._is_plain = False
         self.manifest = manifest
         self._last_steps = (
             None if last_steps is None else check_integer("last_steps", last_steps, 1)
@@ -184,9 +188,8 @@ class FolderStore(FileStore):
             names = column_names(path)
             self._check_selected([*names, *(name + MISSING for name in names)], names)
         files = dict.fromkeys(self._layout[0][filled].tolist())
-        is_plain = not (self.folder / MANIFEST_NAME).exists()
-        paths = self._paths_of_tables(files, is_plain)
-        return columns_of_files(paths, self._selected, self._lists, must_agree=is_plain)
+        paths = self._paths_of_tables(files, self._is_plain)
+        return columns_of_files(paths, self._selected, self._lists, must_agree=self._is_plain)
 
     def _paths_of_tables(self, files: Iterable[int], must_exist: bool) -> Iterator[Path]:
         ignored = () if must_exist else (StoreError,)
@@ -230,7 +233,7 @@ class FolderStore(FileStore):
             return (file.num_samples,)
         if file.groups is not None:
             return file.groups
-        path = file_in(self.folder, file.path)
+        path = self._path_of(number)
         sizes = group_sizes(path)
         _check_count(path, sum(sizes), file.num_samples)
         return sizes
@@ -240,13 +243,17 @@ class FolderStore(FileStore):
         number, group = int(self._layout[0][chunk]), int(self._layout[2][chunk])
         file = self.manifest.file(number)
         where = f", group {group}" if is_grouped(file.path) else ""
-        return f"{self.folder / file.path}{where}, row {row}"
+        return f"{self._name_of(number)}{where}, row {row}"
 
     def check_chunk(self, number: int) -> None:
         """Open one file of the folder, and raise unless it matches its record."""
         number = check_integer("number", number, 0, len(self.manifest) - 1)
         for chunk in np.flatnonzero(self._layout[0] == number).tolist():
             self._open(chunk)
+
+    def path_of(self, number: int) -> Path:
+        """Return the path of one file or folder of the manifest; raise if it is not there."""
+        return self._path_of(check_integer("number", number, 0, len(self.manifest) - 1))
 
     def files_of_chunk(self, chunk: int) -> list[Path]:
         """Return the files that a chunk is read from."""
@@ -256,6 +263,34 @@ class FolderStore(FileStore):
         """Ask the kernel to read a chunk's files; this does not wait."""
         for path in self.files_of_chunk(chunk):
             will_need(path)
+
+    @lazy
+    def _tables(self) -> RowTables | None:
+        names = [entry["path"] for entry in self.manifest.entries]
+        if self._last_steps is not None or not all(map(may_be_table, names)):
+            return None
+        files, sizes, _ = self._layout
+        return RowTables(files, sizes, self._open_table, max_open_files(), self._cache_bytes)
+
+    def _open_table(self, first: int, end: int) -> RowTable | None:
+        """Open some chunks of a file as one; None if they must be opened one by one."""
+        number, groups = int(self._layout[0][first]), self._layout[2]
+        try:
+            path = self._unchanged(number)
+            sizes = self.chunk_sizes[first:end]
+            part = range(int(groups[first]), int(groups[end - 1]) + 1)
+            return open_table(path, part, sizes, list(self.columns), self._stored_columns)
+        except StoreError:
+            # Chunks that can be read are not lost by others, and the error is that of its chunk.
+            return None
+
+    def _unchanged(self, number: int) -> Path:
+        """Return the path of a file that is as it was; it is verified once."""
+        path = self._digests.unchanged(number)
+        if self._verify and number not in self._verified:
+            check_file(path, self.manifest.file(number))
+            self._verified.add(number)
+        return path
 
     def _open(self, chunk: int) -> OpenChunk:
         opened = self._open_file(chunk, self._stored_columns)
@@ -275,11 +310,7 @@ class FolderStore(FileStore):
 
     def _open_file(self, chunk: int, expected: Mapping[str, Column] | None = None) -> OpenChunk:
         number = int(self._layout[0][chunk])
-        file = self.manifest.file(number)
-        path = self._digests.unchanged(number)
-        if self._verify and number not in self._verified:
-            check_file(path, file)
-            self._verified.add(number)
+        path = self._unchanged(number)
         names = self._selected
         if names is not None and expected is not None:
             names = tuple(with_masks(names, expected))

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from feedline.store.slices import Numbers, copy_rows
+
 # What is copied twice should still be in a core's own cache the second time.
 _BYTES_AT_ONCE = 2**18
 # Smaller pieces cost more than a call for each array.
@@ -31,6 +33,7 @@ class RowSource:
         self.row_bytes = array.dtype.itemsize * math.prod(array.shape[1:])
         # A source that lies in one piece; numpy's take would first copy any other.
         self._take = None if items is None or not items.flags.c_contiguous else items.take
+        self.nbytes = array.nbytes
         #: Where the first row lies in memory; None if rows do not follow each other.
         self.address: int | None = None
         if self._take is not None:
@@ -66,12 +69,18 @@ class FlatRows:
     the arrays is touched.
     """
 
-    def __init__(self, sources: Sequence[RowSource], starts: list[int], piece_bytes: int) -> None:
-        self._sources = sources
-        self._per_row = sources[0].row_bytes // piece_bytes
-        low, high = min(starts), max(starts)
-        self._starts = np.array([(start - low) // piece_bytes for start in starts])
-        num_rows = max(len(source) for source in sources)
+    def __init__(
+        self,
+        owners: Sequence[Any],
+        starts: Numbers,
+        num_rows: int,
+        row_bytes: int,
+        piece_bytes: int,
+    ) -> None:
+        self._owners = owners
+        self._per_row = row_bytes // piece_bytes
+        low, high = int(starts.min()), int(starts.max())
+        self._starts = (starts - low) // piece_bytes
         num_pieces = (high - low) // piece_bytes + num_rows * self._per_row
         self._pieces = np.asarray(_Memory(low, num_pieces, piece_bytes))
 
@@ -87,14 +96,29 @@ class FlatRows:
             [[14, 15], [0, 1]]
         """
         starts = [source.address for source in sources]
-        row_bytes = sources[0].row_bytes
-        if None in starts or not row_bytes:
+        if None in starts:
             return None
-        known = [start for start in starts if start is not None]
-        piece_bytes = math.gcd(row_bytes, *(start - known[0] for start in known))
+        num_rows = max(len(source) for source in sources)
+        return cls.at(sources, np.array(starts, np.int64), num_rows, sources[0].row_bytes)
+
+    @classmethod
+    def at(
+        cls, owners: Sequence[Any], starts: Numbers, num_rows: int, row_bytes: int
+    ) -> FlatRows | None:
+        """Return rows of which some begin at each address, as `of` does.
+
+        Args:
+            owners: What keeps the memory.
+            starts: Where the first row of each array lies.
+            num_rows: The most rows of an array.
+            row_bytes: The number of bytes of a row.
+        """
+        if not row_bytes:
+            return None
+        piece_bytes = math.gcd(row_bytes, int(np.gcd.reduce(starts - starts[0])))
         if piece_bytes < min(row_bytes, _LEAST_PIECE):
             return None
-        return cls(sources, known, piece_bytes)
+        return cls(owners, starts, num_rows, row_bytes, piece_bytes)
 
     def take(self, numbers: NDArray[np.int64], rows: NDArray[np.int64], out: NDArray[Any]) -> None:
         """Write row `rows[i]` of array `numbers[i]` to row i of `out`, which is C-contiguous."""
@@ -106,6 +130,30 @@ class FlatRows:
             pieces = (pieces[:, None] + np.arange(self._per_row)).reshape(-1)
         into = out.reshape(-1).view(self._pieces.dtype)
         self._pieces.take(pieces, out=into, mode="clip")
+
+
+class FlatPieces:
+    """The rows of several arrays as one, wherever these begin; see `FlatRows`.
+
+    Args:
+        owners: What keeps the memory.
+        starts: Where the first row of each array lies.
+        num_rows: The most rows of an array.
+        row_bytes: The number of bytes of a row.
+    """
+
+    def __init__(
+        self, owners: Sequence[Any], starts: Numbers, num_rows: int, row_bytes: int
+    ) -> None:
+        self._owners, self._starts, self._row_bytes = owners, starts, row_bytes
+        self._rows = FlatRows.at(owners, starts, num_rows, row_bytes)
+
+    def take(self, numbers: Numbers, rows: Numbers, out: NDArray[Any]) -> None:
+        """Write row `rows[i]` of array `numbers[i]` to row i of `out`, which is C-contiguous."""
+        if self._rows is not None:
+            self._rows.take(numbers, rows, out)
+        else:
+            copy_rows(self._starts.take(numbers) + rows * self._row_bytes, self._row_bytes, out)
 
 
 def as_items(array: NDArray[Any]) -> NDArray[Any]:

@@ -56,7 +56,8 @@ def open_live(value: Any, *, split: str | None = None, **options: Any) -> Datase
     if _is_named(value, *_ITERABLE):
         raise InvalidValueError(
             "a datasets.IterableDataset has no samples by number; load the dataset with "
-            "streaming=False, or save it to disk and open the folder"
+            "streaming=False, or save it to disk and open the folder; or pass it to a DataLoader "
+            "of Feedline as it is, which resumes it (docs/iterables.md)"
         )
     if split is not None:
         raise InvalidValueError(f"split={split!r:.80} cannot be used: this is one split; omit it")
@@ -121,7 +122,7 @@ class DatasetStore(Store):
         other._open_batches = other._fresh_batches()
         return other
 
-    def _fresh_batches(self) -> OpenChunks:
+    def _fresh_batches(self) -> OpenChunks[OpenChunk]:
         return OpenChunks(self._open, max_open_files(), self._cache_bytes)
 
     def __getstate__(self) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -32,6 +33,7 @@ FORMAT = "feedline.folder"
 VERSION = 1
 _MAX_BYTES = 2**30
 _MAX_SAMPLES = 2**62
+_CRC32 = re.compile("[0-9a-f]{8}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +41,8 @@ class ChunkFile:
     """One entry of `batch_files`.
 
     `path` is relative to the folder. `groups` are the sizes of the row groups or record batches of
-    a file that holds several chunks. None means not recorded.
+    a file that holds several chunks. `crc32` is that of a file, and `files` has the bytes and the
+    CRC-32 of each file if the chunk is a folder, by its name there. None means not recorded.
     """
 
     path: str
@@ -47,9 +50,17 @@ class ChunkFile:
     num_bytes: int | None = None
     checksum: str | None = None
     groups: tuple[int, ...] | None = None
+    crc32: str | None = None
+    files: Mapping[str, tuple[int, str]] | None = None
+
+    def entry(self) -> dict[str, Any]:
+        """Return the entry as JSON values."""
+        files = None if self.files is None else {n: list(of) for n, of in self.files.items()}
+        more = {"crc32": self.crc32, "files": files}
+        return self.describe() | {key: value for key, value in more.items() if value is not None}
 
     def describe(self) -> dict[str, Any]:
-        """Return the entry as JSON values."""
+        """Return what identifies the chunk, as JSON values."""
         groups = None if self.groups is None else list(self.groups)
         entry = {"path": self.path, "samples": self.num_samples}
         more = {"bytes": self.num_bytes, "checksum": self.checksum, "groups": groups}
@@ -57,7 +68,7 @@ class ChunkFile:
 
     @classmethod
     def from_entry(cls, entry: Mapping[str, Any]) -> ChunkFile:
-        """Return the file from a `describe` entry; all but its path is checked."""
+        """Return the file from an entry; all but its path is checked."""
         num_bytes, checksum, groups = (entry.get(k) for k in ("bytes", "checksum", "groups"))
         if checksum is not None and not isinstance(checksum, str):
             raise InvalidValueError(f"checksum={checksum!r:.80} must be a string")
@@ -75,6 +86,8 @@ class ChunkFile:
             num_bytes=None if num_bytes is None else check_integer("bytes", num_bytes, 0),
             checksum=checksum,
             groups=groups,
+            crc32=None if entry.get("crc32") is None else _crc32_of(entry["crc32"]),
+            files=None if entry.get("files") is None else _files_of(entry["files"]),
         )
 
 
@@ -119,7 +132,16 @@ def read_manifest(folder: Path) -> Manifest:
     and the number of `samples` of each chunk.
     """
     path = folder / MANIFEST_NAME
-    data = _load(path)
+    return parse_manifest(folder, _load(path))
+
+
+def parse_manifest(folder: Path, data: Any) -> Manifest:
+    """Check what a `metadata.json` contains; `folder` is its place, for messages."""
+    path = folder / MANIFEST_NAME
+    if not isinstance(data, dict):
+        raise DamagedDataError(
+            f"{path}: must contain a JSON object, not {type(data).__name__}; pack again"
+        )
     if data.get("format", FORMAT) != FORMAT or data.get("version", VERSION) != VERSION:
         raise DamagedDataError(
             f"{path}: format {data.get('format')!r:.80} version {data.get('version')!r:.80} is "
@@ -140,7 +162,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 def write_manifest(folder: Path, files: Iterable[ChunkFile], columns: Iterable[Column]) -> None:
     """Write `metadata.json` atomically."""
-    entries = [file.describe() for file in files]
+    entries = [file.entry() for file in files]
     data = {
         "format": FORMAT,
         "version": VERSION,
@@ -152,6 +174,23 @@ def write_manifest(folder: Path, files: Iterable[ChunkFile], columns: Iterable[C
         file.write(json.dumps(data, indent=1).encode())
 
 
+def _files_of(found: Any) -> dict[str, tuple[int, str]]:
+    if not isinstance(found, dict) or not all(
+        isinstance(of, list) and len(of) == 2 for of in found.values()
+    ):
+        raise InvalidValueError(f"files={found!r:.80} must be an object of bytes and CRC-32s")
+    return {
+        check_relative(Path("files"), name): (check_integer("bytes", size, 0), _crc32_of(crc))
+        for name, (size, crc) in found.items()
+    }
+
+
+def _crc32_of(found: Any) -> str:
+    if not isinstance(found, str) or _CRC32.fullmatch(found) is None:
+        raise InvalidValueError(f"crc32={found!r:.80} must be 8 hexadecimal digits")
+    return found
+
+
 def _folders_near(path: Path) -> str:
     """Return a hint about the folder to use instead: packing with splits makes one for each."""
     parts = sorted(found.parent.name for found in path.parent.glob(f"*/{path.name}"))[:5]
@@ -160,7 +199,7 @@ def _folders_near(path: Path) -> str:
     return "use the folder that packing wrote"
 
 
-def _load(path: Path) -> dict[str, Any]:
+def _load(path: Path) -> Any:
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
@@ -170,7 +209,7 @@ def _load(path: Path) -> dict[str, Any]:
                 f"{path}: has {status.st_size} bytes but must have at most {_MAX_BYTES}; use "
                 "larger chunks"
             )
-        data = json.loads(path.read_bytes())
+        return json.loads(path.read_bytes())
     except FileNotFoundError:
         raise MissingDataError(
             f"{path}: does not exist, so {path.parent} is not a folder of chunks; "
@@ -182,11 +221,6 @@ def _load(path: Path) -> dict[str, Any]:
         raise
     except (OSError, ValueError) as error:
         raise DamagedDataError(f"{path}: cannot be read ({error})") from None
-    if not isinstance(data, dict):
-        raise DamagedDataError(
-            f"{path}: must contain a JSON object, not {type(data).__name__}; pack again"
-        )
-    return data
 
 
 def _samples_of(path: Path, entries: list[dict[str, Any]]) -> NDArray[np.int64]:

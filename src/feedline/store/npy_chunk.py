@@ -69,7 +69,9 @@ def open_npy(path: Path) -> OpenChunk:
 
 def _list_columns(folder: Path) -> list[str]:
     """Return the names of the columns in a folder, in no order."""
-    names = []
+    names = list(getattr(folder, "inside", ()))
+    if hasattr(folder, "inside"):
+        return [name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX)]
     for parent, folders, files in os.walk(folder, onerror=_refuse_walking):
         folders[:] = [name for name in folders if not name.startswith(".")]
         for name in folders:

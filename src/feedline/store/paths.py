@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from feedline.errors import DamagedDataError, MissingDataError, StoreError, UnsafeDataError
 
@@ -34,6 +37,9 @@ def check_relative(owner: Path, relative: object) -> str:
 def file_in(folder: Path, relative: str, *, may_be_folder: bool = False) -> Path:
     """Return the path of a regular file in `folder`, or raise; links must stay inside it."""
     path = folder / check_relative(folder, relative)
+    if hasattr(folder, "tree"):
+        # Remote files have no links, and whether one is there shows when it is opened.
+        return path
     try:
         inside = os.path.realpath(folder)
         real = os.path.realpath(path)
@@ -62,10 +68,35 @@ def files_of(path: Path) -> list[Path]:
 
     A link to outside the folder is an error.
     """
+    if hasattr(path, "tree"):
+        inside: Sequence[str] | None = getattr(path, "inside", None)
+        return [path] if inside is None else [path / name for name in sorted(inside)]
     if not path.is_dir():
         return [path]
     names = [file.relative_to(path).as_posix() for file in path.rglob("*") if not file.is_dir()]
     return [file_in(path, name) for name in sorted(names)]
+
+
+def size_of(path: Path) -> int:
+    """Return the bytes of a file; a remote one is not fetched for it."""
+    told: tuple[str, int, str | None] | None = getattr(path, "identity", None)
+    return path.stat().st_size if told is None else told[1]
+
+
+@contextmanager
+def announced(paths: Sequence[Path]) -> Iterator[None]:
+    """Have remote files fetched in the background; the first is needed no more afterwards."""
+    remote: list[Any] = [path for path in paths if hasattr(path, "announce")]
+    for path in remote:
+        path.announce()
+    try:
+        yield
+    except BaseException:
+        for path in remote:
+            path.release()
+        raise
+    if remote:
+        remote[0].release()
 
 
 def stamp_of(path: Path) -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import weakref
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -69,39 +70,86 @@ class GrowingPool:
 
 # Less than this is not worth keeping.
 _LEAST_KEPT = 2**16
-_MOST_SIZES = 4
+# Memory serves for what needs at least this share of it.
+_LEAST_SHARE = 0.7
+
+
+class _Piece:
+    """Memory that is lent again and again."""
+
+    def __init__(self, num_bytes: int) -> None:
+        self.memory = np.empty(num_bytes, np.uint8)
 
 
 class SizedPool:
-    """Memory of about the sizes that were asked for lately, which is reused.
+    """Memory of any sizes, which is reused for about the same sizes.
 
     Args:
-        max_free: The number of unused ones of a size that are kept.
+        max_bytes: The bytes that lent and unused memory may take together; while more is lent, none
+            that is unused is kept.
 
     Examples:
-        >>> pool = SizedPool(max_free=1)
+        >>> pool = SizedPool(max_bytes=200_000)
         >>> first = pool.take(100_000)
         >>> address = first.__array_interface__["data"][0]
         >>> del first
-        >>> pool.take(101_000).__array_interface__["data"][0] == address
+        >>> pool.take(99_000).__array_interface__["data"][0] == address
         True
     """
 
-    def __init__(self, max_free: int) -> None:
-        self._max_free = max_free
-        self._pools: dict[int, SlabPool] = {}
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        # Weak references call back at any time, in any thread: even while this thread holds a lock.
+        # So there is none, and each step is one call, which no other thread can interrupt.
+        self._free: list[_Piece] = []
+        self._lent: dict[int, tuple[weakref.ref[Any], int]] = {}
+
+    @property
+    def num_bytes(self) -> int:
+        """The bytes of lent and unused memory."""
+        lent = sum(size for _, size in list(self._lent.values()))
+        return lent + sum(piece.memory.size for piece in list(self._free))
 
     def take(self, num_bytes: int) -> NDArray[np.uint8]:
         """Return so many bytes, which are reused when their last view is deleted."""
         if num_bytes < _LEAST_KEPT:
             return np.empty(num_bytes, np.uint8)
-        # Sizes that differ by less than a quarter share their memory.
-        step = 1 << (num_bytes.bit_length() - 3)
-        size = -(-num_bytes // step) * step
-        pool = self._pools.get(size)
-        if pool is None:
-            pool = SlabPool(size, self._max_free)
-            # Other threads read the dict meanwhile, so it is replaced, never changed.
-            kept = list(self._pools.items())[1 - _MOST_SIZES :]
-            self._pools = dict([*kept, (size, pool)])
-        return pool.take(num_bytes)[:num_bytes]
+        piece = self._unused(num_bytes)
+        if piece is None:
+            # With some room to spare it serves for others later.
+            size = num_bytes + num_bytes // 8
+            self._shrink(self._max_bytes - size)
+            piece = _Piece(size)
+        return self._lease(piece)[:num_bytes]
+
+    def _unused(self, num_bytes: int) -> _Piece | None:
+        # The latest may still be in a core's cache.
+        for piece in reversed(list(self._free)):
+            if num_bytes <= piece.memory.size and _LEAST_SHARE * piece.memory.size <= num_bytes:
+                # Another thread may have taken it.
+                with suppress(ValueError):
+                    self._free.remove(piece)
+                    return piece
+        return None
+
+    def _lease(self, piece: _Piece) -> NDArray[np.uint8]:
+        """Return an array that lives as long as its views; see `SlabPool`."""
+        lease = np.frombuffer(piece.memory.data, np.uint8)
+        key = id(lease)
+        pool = weakref.ref(self)
+
+        def give_back(_: object) -> None:
+            owner = pool()
+            if owner is not None:
+                del owner._lent[key]
+                owner._free.append(piece)
+                owner._shrink(owner._max_bytes)
+
+        self._lent[key] = weakref.ref(lease, give_back), piece.memory.size
+        return lease
+
+    def _shrink(self, max_bytes: int) -> None:
+        """Forget unused memory, the oldest first, until all takes at most so many bytes."""
+        while self._free and self.num_bytes > max_bytes:
+            with suppress(IndexError):
+                self._free.pop(0)

@@ -20,6 +20,7 @@ from feedline.store.access import (
     walk,
 )
 from feedline.store.columns import Arrays, Column
+from feedline.store.row_tables import RowTables
 from feedline.store.scattered import Rows
 from feedline.words import shortened
 
@@ -70,8 +71,16 @@ class Store(Protocol):
         """
         return False
 
+    def row_tables(self) -> RowTables | None:
+        """Return how many chunks are opened as one; None if each is opened on its own."""
+        return None
+
     def prefetch(self, chunk: int) -> None:
         """Announce that a chunk will be read soon. This must not block."""
+        return
+
+    def release(self, chunk: int) -> None:
+        """Announce that a chunk is not needed for now. Reading it is still possible."""
         return
 
     def close(self) -> None:

@@ -178,9 +178,12 @@ class ShardStore(FileStore):
         """Ask the kernel to read a chunk's files; this does not wait."""
         self.shards.prefetch(chunk)
 
-    def _open(self, chunk: int) -> OpenChunk:
+    def _check_unchanged(self, chunk: int) -> None:
         for path in self.shards.files_of(chunk):
             self._digests.unchanged(self._number_of[path])
+
+    def _open(self, chunk: int) -> OpenChunk:
+        self._check_unchanged(chunk)
         opened = self.shards.open(chunk, list(self.columns))
         found, expected = opened.num_samples, int(self.chunk_sizes[chunk])
         if found != expected:

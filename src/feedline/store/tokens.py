@@ -22,7 +22,8 @@ from feedline.store.npy_chunk import open_npy
 from feedline.store.protocol import Store, check_rows
 from feedline.words import path_shown, several
 
-_TYPE_NAMES = ("uint16", "uint32", "int32", "int64", "uint64", "int16", "uint8", "int8")
+#: The types that tokens may have.
+TYPE_NAMES = ("uint16", "uint32", "int32", "int64", "uint64", "int16", "uint8", "int8")
 
 
 class TokenStore(Store):
@@ -63,7 +64,7 @@ class TokenStore(Store):
         self.window = check_integer("window", window, 1)
         self.stride = self.window if stride is None else check_integer("stride", stride, 1)
         self._chunk_windows = check_integer("chunk_windows", chunk_windows, 1)
-        self._asked_dtype = None if dtype is None else check_choice("dtype", dtype, _TYPE_NAMES)
+        self._asked_dtype = None if dtype is None else check_choice("dtype", dtype, TYPE_NAMES)
         tokens = self._map_tokens()
         self._dtype_name = tokens.dtype.name
         self._num_tokens = len(tokens)
@@ -160,7 +161,7 @@ class TokenStore(Store):
                 "numpy's tofile or save"
             )
         tokens: NDArray[Any] = open_npy(self.path).arrays["data"]
-        if tokens.ndim != 1 or tokens.dtype.name not in _TYPE_NAMES:
+        if tokens.ndim != 1 or tokens.dtype.name not in TYPE_NAMES:
             raise DamagedDataError(
                 f"{self.path}: has {tokens.ndim} axes of {tokens.dtype} and must have 1 axis of "
                 "integers; save array.reshape(-1)"

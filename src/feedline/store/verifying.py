@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from feedline.errors import StoreError, check_integer
+from feedline.errors import InvalidValueError, StoreError, check_integer
 from feedline.store.checksums import check_file
 from feedline.store.folder import FolderStore
 from feedline.store.manifest import MANIFEST_NAME, ChunkFile, Manifest
-from feedline.store.paths import file_in
 from feedline.store.progress import open_progress
+from feedline.store.remote.urls import is_url
 from feedline.words import one_line
 
 
@@ -66,6 +66,7 @@ def verify(
     *,
     progress: bool | None = None,
     num_threads: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> VerifyResult:
     """Read every chunk of a folder, and return all faults: there may be many.
 
@@ -74,9 +75,11 @@ def verify(
     ignored. Without recorded checksums, `.pt` chunks are checked by those inside them.
 
     Args:
-        folder: The folder with `metadata.json`, or with splits.
+        folder: The folder with `metadata.json`, or with splits; or the URL of one without splits,
+            all of which is fetched.
         progress: Show progress on stderr; by default if that is a terminal.
         num_threads: The number of threads; by default the number of cores.
+        storage_options: For a URL: how to get at it; see `feedline.open`.
 
     Raises:
         StoreError: If a `metadata.json` is missing or malformed.
@@ -92,11 +95,31 @@ def verify(
         >>> found.ok, [fault.path.name for fault in found.faults]
         (False, ['chunk-000001.safetensors'])
     """
-    root = Path(folder)
     if num_threads is None:
         num_threads = os.cpu_count() or 1
     num_threads = check_integer("num_threads", num_threads, 1, 1024)
+    if is_url(folder):
+        # Imported here because few use it.
+        from feedline.store.remote.verifying import opened_to_verify
+
+        with opened_to_verify(os.fspath(folder), storage_options, num_threads) as (store, unknown):
+            return _verified(store.folder, [store], unknown, progress, num_threads)
+    if storage_options is not None:
+        raise InvalidValueError(f"storage_options cannot be used: {folder} is not a URL; omit it")
+    root = Path(folder)
     stores = [FolderStore(part) for part in _parts_of(root)]
+    unknown = list(_list_unknown(root, [store.manifest for store in stores]))
+    return _verified(root, stores, unknown, progress, num_threads)
+
+
+def _verified(
+    root: Path,
+    stores: Sequence[FolderStore],
+    unknown: Iterable[Path],
+    progress: bool | None,
+    num_threads: int,
+) -> VerifyResult:
+    """Check all chunks of some stores; `unknown` are files that belong to none of them."""
     manifests = [store.manifest for store in stores]
     # Entries are checked before anything is read: a malformed one is not a fault of a chunk.
     files = [
@@ -114,7 +137,7 @@ def verify(
     faults = {fault.text: fault for _, fault in found if fault is not None}
     extra = [
         Fault(path, f"{path}: is not in {MANIFEST_NAME}; remove it, or pack again")
-        for path in _list_unknown(root, manifests)
+        for path in unknown
     ]
     return VerifyResult(
         folder=root,
@@ -132,7 +155,7 @@ def _check_chunk(
     """Return whether a chunk has a checksum, and its fault, if any."""
     was_compared = True
     try:
-        path = file_in(store.folder, file.path, may_be_folder=True)
+        path = store.path_of(number)
         was_compared = check_file(path, file, on_bytes)
         store.check_chunk(number)
     except StoreError as error:

@@ -11,11 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.errors import DamagedDataError, StoreError
-from feedline.store.checksums import digest_parts
+from feedline.store.checksums import digest_parts, digest_texts
 from feedline.store.chunk import OpenChunk
 from feedline.store.columns import Column
 from feedline.store.foreign.content import Content
 from feedline.store.foreign.kept_index import Index, keep_index, read_index, read_told
+from feedline.store.paths import announced, size_of
 from feedline.store.progress import Progress, open_progress
 from feedline.store.shards import Shards
 
@@ -23,6 +24,8 @@ from feedline.store.shards import Shards
 _BYTES_WORTH_A_BAR = 2**26
 # What a sample takes at least, in every format here.
 _LEAST_BYTES = 16
+# Remote shards that are fetched while one is indexed, itself included.
+_AHEAD = 5
 
 
 class IndexedShards(Shards):
@@ -123,12 +126,13 @@ class IndexedShards(Shards):
             for file, digest in zip(self._files, self._digests, strict=True)
         ]
         missing = [number for number, found in enumerate(told) if found is None]
-        total = sum(self._files[number].stat().st_size for number in missing)
+        total = sum(size_of(self._files[number]) for number in missing)
         with open_progress(None if total >= _BYTES_WORTH_A_BAR else False) as bars:
             bars.begin("indexing", total, unit="bytes")
-            for number in missing:
+            for place, number in enumerate(missing):
                 file = self._files[number]
-                index = self._build(file, self.content(file, None), bars)
+                with announced([self._files[ahead] for ahead in missing[place : place + _AHEAD]]):
+                    index = self._build(file, self.content(file, None), bars)
                 told[number] = dict(index.told)
                 if not keep_index(file, self._digests[number], index):
                     self._held[number] = index
@@ -180,6 +184,8 @@ def _held_by(source: Any, content: Content) -> int:
 
 
 def _digest(file: Path) -> str:
+    if hasattr(file, "identity"):
+        return digest_texts(map(str, file.identity))
     try:
         return digest_parts(file)
     except OSError as error:

@@ -111,8 +111,11 @@ def read_index(shard: Path, digest: str, kind: str) -> Index | None:
     return None
 
 
-def _places(shard: Path) -> tuple[Path, Path]:
+def _places(shard: Path) -> tuple[Path, ...]:
     """Return where an index may be. No name ends like a shard's: `*.tfrecord*` must not find it."""
+    if hasattr(shard, "identity"):
+        # Nothing is written beside a remote shard.
+        return (_cache_folder() / f"{_digest(str(shard).encode()).hex()}.index",)
     beside = _digest(shard.name.encode("utf-8", "surrogateescape")).hex()
     anywhere = _digest(os.path.realpath(shard).encode("utf-8", "surrogateescape")).hex()
     return shard.parent / _FOLDER / f"{beside}.index", _cache_folder() / f"{anywhere}.index"

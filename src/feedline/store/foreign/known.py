@@ -21,7 +21,7 @@ def is_foreign(path: Path) -> bool:
     """Whether the data at `path` is of a known format of others, or a folder of tables."""
     if has_tables(path):
         return True
-    return any(_module(name).matches(path) for name in ("huggingface", *MODULES))
+    return any(module_of(name).matches(path) for name in ("huggingface", *MODULES))
 
 
 #: Formats with an index in the folder of each split, such as `train/index.json`.
@@ -30,7 +30,7 @@ _WITH_SPLITS = ("mds", "litdata")
 
 def splits_of_others(folder: Path) -> list[str]:
     """Return the names of the folders in a folder that are datasets, if it is none itself."""
-    modules: list[Any] = [_module(name) for name in _WITH_SPLITS]
+    modules: list[Any] = [module_of(name) for name in _WITH_SPLITS]
     if any(module.matches(folder) for module in modules):
         return []
     inside = [found.parent for found in folder.glob("[!.]*/index.json")]
@@ -40,12 +40,13 @@ def splits_of_others(folder: Path) -> list[str]:
 def shards_at(path: Path) -> Shards | None:
     """Return what is in the data at `path`; None if it is of no known format."""
     for name in MODULES:
-        module = _module(name)
+        module = module_of(name)
         if module.matches(path):
             found: Shards = module.open_shards(path)
             return found
     return None
 
 
-def _module(name: str) -> Any:
+def module_of(name: str) -> Any:
+    """Return the module of a format; it is imported when it is needed."""
     return importlib.import_module(f"feedline.store.foreign.{name}")

@@ -19,6 +19,7 @@ from feedline.store.chunk import OpenChunk
 from feedline.store.columns import Column, dtype_named
 from feedline.store.lists import ListSource
 from feedline.store.mapped import map_file
+from feedline.store.paths import size_of
 from feedline.store.shards import Shards
 from feedline.words import several
 
@@ -47,15 +48,24 @@ def open_shards(path: Path) -> Indexed:
 def token_type(path: Path) -> str | None:
     """Return the type of the tokens in a `.bin` file; None if there is no index beside it."""
     index = _index_beside(path)
-    return _read_header(index, map_file(index))[0] if index.is_file() else None
+    if not index.is_file():
+        return None
+    first_bytes = getattr(index, "first_bytes", None)
+    start = map_file(index) if first_bytes is None else first_bytes(_HEADER_BYTES)
+    return _read_header(index, np.frombuffer(start, np.uint8))[0]
 
 
 def _index_beside(path: Path) -> Path:
-    return path.with_suffix(".idx") if path.suffix in (".bin", ".idx") else Path(f"{path}.idx")
+    return _beside(path, ".idx")
 
 
 def _tokens_beside(path: Path) -> Path:
-    return path.with_suffix(".bin") if path.suffix in (".bin", ".idx") else Path(f"{path}.bin")
+    return _beside(path, ".bin")
+
+
+def _beside(path: Path, ending: str) -> Path:
+    is_one = path.suffix in (".bin", ".idx")
+    return path.with_suffix(ending) if is_one else path.parent / f"{path.name}{ending}"
 
 
 class Indexed(Shards):
@@ -97,8 +107,26 @@ class Indexed(Shards):
         return (self._index, self._tokens)
 
     def files_of(self, chunk: int) -> Sequence[Path]:
-        """Return the two files."""
-        return self.files
+        """Return the two files; of a remote one, the part that a chunk needs."""
+        if not hasattr(self._tokens, "part"):
+            return self.files
+        return (self._index, self._part_of(chunk, _Table(self._index))[0])
+
+    def _part_of(self, chunk: int, table: _Table) -> tuple[Path, int]:
+        """Return the file with the tokens of a chunk, and its place in the whole file."""
+        part = getattr(self._tokens, "part", None)
+        some = slice(chunk * self._step, (chunk + 1) * self._step)
+        sizes = table.sizes[some].astype(np.int64) * dtype_named(self._type_name).itemsize
+        if part is None or not sizes.any():
+            return self._tokens, 0
+        starts = table.starts[some][sizes > 0]
+        first, end = int(starts.min()), int((starts + sizes[sizes > 0]).max())
+        if not 0 <= first < end <= size_of(self._tokens):
+            raise DamagedDataError(
+                f"{self._tokens}: has {size_of(self._tokens)} bytes, but its index has sequences "
+                f"in bytes [{first}, {end}); write it again"
+            )
+        return part(first, end), first
 
     def prefetch(self, chunk: int) -> None:
         """Do nothing: the kernel reads ahead in the one file, which may be very large."""
@@ -115,9 +143,10 @@ class Indexed(Shards):
         first = chunk * self._step
         some = slice(first, min(first + self._step, self._num_sequences))
         lengths = table.sizes[some].astype(np.int64) * dtype_named(self._type_name).itemsize
+        tokens_path, offset = self._part_of(chunk, table)
         tokens = ListSource(
-            map_file(self._tokens),
-            table.starts[some],
+            map_file(tokens_path),
+            np.where(lengths > 0, table.starts[some] - offset, 0) if offset else table.starts[some],
             lengths,
             type_name=self._type_name,
             where=f"{self._tokens}: tokens",

@@ -32,12 +32,12 @@ def kept_survey(
         find: Looks through them; returns JSON values.
         use: Takes these; raises `ValueError`, `TypeError` or `LookupError` if they do not fit.
     """
-    found = [(str(path.resolve()), path.stat()) for path in files]
-    if sum(status.st_size for _, status in found) < _LEAST_BYTES:
+    found = [_identity(path) for path in files]
+    if sum(num_bytes for _, num_bytes, _ in found) < _LEAST_BYTES:
         return use(find())
     digest = hashlib.blake2b(what.encode(), digest_size=16, person=b"feedline.survey1")
-    for name, status in found:
-        digest.update(f"\\0{name}\\0{status.st_size}\\0{status.st_mtime_ns}".encode())
+    for name, num_bytes, version in found:
+        digest.update(f"\\0{name}\\0{num_bytes}\\0{version}".encode())
     path = _folder() / f"survey-{digest.hexdigest()}.json"
     with suppress(OSError, ValueError, TypeError, LookupError, RecursionError):
         return use(json.loads(path.read_bytes())["found"])
@@ -48,6 +48,15 @@ def kept_survey(
         with open_whole(path) as file:
             file.write(json.dumps({"found": result}).encode())
     return use(result)
+
+
+def _identity(path: Path) -> tuple[str, int, object]:
+    """Return the name and the size of a file, and what changes with its content."""
+    told: tuple[str, int, object] | None = getattr(path, "identity", None)
+    if told is not None:
+        return told
+    status = path.stat()
+    return str(path.resolve()), status.st_size, status.st_mtime_ns
 
 
 def _folder() -> Path:

@@ -58,16 +58,23 @@ def open_shards(path: Path) -> TFRecordShards:
     return TFRecordShards(path, shards_in(path, _is_shard_in(path)))
 
 
+def is_named_like_shard(name: str) -> bool:
+    """Whether a file is a TFRecord file by its name."""
+    return bool(_NAMED.search(name)) and not name.lower().endswith(_BESIDE_SHARDS)
+
+
 def _is_shard_in(path: Path) -> Callable[[str], bool]:
     def is_shard(name: str) -> bool:
         if _NUMBERED.search(name) and not _NAMED.search(name):
             return _starts_with_record(path / name)
-        return bool(_NAMED.search(name)) and not name.lower().endswith(_BESIDE_SHARDS)
+        return is_named_like_shard(name)
 
     return is_shard
 
 
 def _starts_with_record(path: Path) -> bool:
+    if hasattr(path, "first_bytes"):
+        return _is_length(path.first_bytes(_BEFORE))
     try:
         with open(path, "rb", opener=open_without_waiting) as file:
             return _is_length(file.read(_BEFORE) or b"")

@@ -43,15 +43,18 @@ _log = logging.getLogger("feedline")
 
 def matches(path: Path) -> bool:
     """Whether a path is a tar file, or a folder with some."""
-    return bool(names_in(path, _is_shard)) if path.is_dir() else _is_shard(path.name)
+    if path.is_dir():
+        return bool(names_in(path, is_named_like_shard))
+    return is_named_like_shard(path.name)
 
 
 def open_shards(path: Path) -> WebDatasetShards:
     """Return the samples of a tar file, or of all in a folder."""
-    return WebDatasetShards(path, shards_in(path, _is_shard))
+    return WebDatasetShards(path, shards_in(path, is_named_like_shard))
 
 
-def _is_shard(name: str) -> bool:
+def is_named_like_shard(name: str) -> bool:
+    """Whether a file is a tar file by its name."""
     return name.lower().endswith(_ENDINGS)
 
 
