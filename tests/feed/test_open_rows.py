@@ -7,12 +7,15 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet
 import pytest
 from numpy.typing import NDArray
 
 import feedline
 from feedline.feed.gathering import Workplace, chunking_of, gather
-from feedline.feed.open_rows import _MOST_AT_ONCE
+from feedline.feed.open_rows import _MOST_AT_ONCE, OpenRows
+from feedline.feed.preparation import Preparation
+from feedline.feed.prepared import PickedBatches
 from feedline.feed.slab_jobs import cut
 from feedline.plan import Block
 from feedline.store import FolderStore, places
@@ -24,7 +27,7 @@ NUM_ROWS = NUM_CHUNKS * CHUNK_ROWS
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An Arrow file of very many record batches, with an array, a text and a list."""
+    """A parquet file of very many row groups, with an array, a text and a list."""
     table = pa.table(
         {
             "id": pa.array(range(NUM_ROWS), pa.int64()),
@@ -32,9 +35,8 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "list": pa.array([[n] * (n % 4) for n in range(NUM_ROWS)], pa.list_(pa.int32())),
         }
     )
-    path = tmp_path_factory.mktemp("many") / "data.arrow"
-    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
-        writer.write_table(table, max_chunksize=CHUNK_ROWS)
+    path = tmp_path_factory.mktemp("many") / "data.parquet"
+    pyarrow.parquet.write_table(table, path, row_group_size=CHUNK_ROWS)
     return path
 
 
@@ -73,7 +75,6 @@ def test_rows_of_more_chunks_than_a_set_may_have(
 def test_chunks_that_do_not_fit_are_read_one_after_another(
     path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The bytes of texts and lists that are kept are tables of their places.
     store, workplace = FolderStore.of_file(path, cache_bytes=2**10), Workplace()
     asked: list[int] = []
     original = store.row_sources
@@ -111,3 +112,24 @@ def test_an_error_names_the_row_that_was_read(path: Path, monkeypatch: pytest.Mo
     store = feedline.open(path)
     with pytest.raises(feedline.errors.StoreError, match=r"group 200, row \d: .*the disk is gone"):
         gathered(store, np.arange(NUM_ROWS)[::-1].copy(), Workplace())
+
+
+def test_a_worker_that_prepares_batches_keeps_rows_ready_from_one_to_the_next(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = feedline.open(path)
+    made: list[int] = []
+    original = OpenRows.of
+
+    def counted(sources: Any, *others: Any) -> Any:
+        made.append(len(sources))
+        return original(sources, *others)
+
+    monkeypatch.setattr(OpenRows, "of", counted)
+    order = feedline.Sequential(num_samples=NUM_ROWS)
+    segment = feedline.SamplePlan(order=order).segment(world_size=1, batch_size=1)
+    preparation = Preparation(store=store, sample_transform=lambda sample, rng: sample)
+    batches = PickedBatches(preparation, chunking_of(store), segment, 0, range(3 * CHUNK_ROWS))
+    ids = [batch.columns["id"].item() for batch in batches]
+    assert ids == list(range(3 * CHUNK_ROWS))
+    assert made == [1, 1, 1]

@@ -124,6 +124,16 @@ def test_another_process_gets_what_was_found_here(finder: None) -> None:
     assert repr(sent) == "FoundPeers(num_replicas=2, rank=1)"
 
 
+def test_a_process_that_has_a_group_of_its_own_uses_that(request: pytest.FixtureRequest) -> None:
+    sent, given = pickle.loads(pickle.dumps((FoundPeers(), FoundPeers(1, 0))))
+    assert place_of(sent) == place_of(given) == (0, 1)
+    assert isinstance(sent.reached, Alone)
+    request.getfixturevalue("finder")
+    assert place_of(sent) == (1, 2)
+    assert place_of(given) == (0, 1)
+    assert isinstance(sent.reached, Two)
+
+
 def test_peers_and_arguments_exclude_each_other() -> None:
     assert isinstance(as_peers(Alone()), Alone)
     with pytest.raises(InvalidValueError, match="omit num_replicas"):

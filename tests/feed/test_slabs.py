@@ -158,7 +158,7 @@ def test_threads_never_get_the_same_memory() -> None:
 
 
 def test_memory_of_about_one_size_is_used_again_by_as_many_as_were_asked_for() -> None:
-    pool = SizedPool(max_free=2)
+    pool = SizedPool(max_bytes=400_000)
     kept = pool.take(100_000)
     kept[:] = 7
     free = address(pool.take(100_001))
@@ -175,14 +175,30 @@ def test_memory_of_about_one_size_is_used_again_by_as_many_as_were_asked_for() -
     assert (view == 7).all()
 
 
-def test_sizes_that_are_no_longer_asked_for_are_not_kept() -> None:
-    pool = SizedPool(max_free=2)
-    first = pool.take(2**17)
-    for power in range(18, 24):
-        pool.take(2**power)
-    assert len(pool._pools) == 4
-    first[:] = 1
-    assert pool.take(2**17).nbytes == 2**17
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 2**20)), min_size=1))
+def test_lent_and_unused_memory_never_take_more_than_allowed_unless_more_is_lent(
+    steps: list[tuple[int, int]],
+) -> None:
+    pool = SizedPool(max_bytes=2**20)
+    held: dict[int, np.ndarray] = {}
+    for slot, num_bytes in steps:
+        held.pop(slot, None)
+        held[slot] = pool.take(num_bytes)
+        assert held[slot].nbytes == num_bytes
+        held[slot][:] = slot
+        lent = sum(size for _, size in pool._lent.values())
+        assert pool.num_bytes <= max(2**20, lent)
+        assert all((memory == number).all() for number, memory in held.items())
+    held.clear()
+    assert pool.num_bytes <= 2**20
+
+
+def test_memory_is_not_used_again_for_much_less() -> None:
+    pool = SizedPool(max_bytes=2**21)
+    large = address(pool.take(2**20))
+    small = pool.take(2**17)
+    assert address(small) != large
+    assert address(pool.take(2**20)) == large
 
 
 @given(columns, st.integers(0, 20))

@@ -6,7 +6,9 @@ holds can be read off it.
 
 from __future__ import annotations
 
+import json
 import os
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+import feedline
 from bucket_data import BucketData
 from feedline.chunks import DistributedSampler as SharedChunks
 from feedline.chunks import RandomSampler
@@ -44,9 +47,10 @@ from feedline.torch import (
 )
 from feedline.torch import ChunkLoader as TorchChunkLoader
 from loader_data import Ids
+from object_server import S3Server
 from store_formats import FORMATS, ids_in, open_format, write_formats
 
-__all__ = ["DEVICE", "KINDS", "NUM_SAMPLES", "Kind", "make_data"]
+__all__ = ["DEVICE", "KINDS", "NUM_SAMPLES", "Kind", "make_data", "serve_data"]
 
 NUM_SAMPLES = 61
 #: The device of the loaders that have one: a GPU where there is one to test with.
@@ -65,6 +69,15 @@ def make_data(folder: Path) -> Path:
 def _formats_of(folder: Path) -> Path:
     """Where the stores of every kind lie."""
     return folder.parent / "formats"
+
+
+def serve_data(folder: Path, server: S3Server) -> None:
+    """Put the folder on a server, and note beside it where it is."""
+    server.make_bucket("bucket")
+    for path in folder.rglob("*"):
+        if path.is_file():
+            server.put("bucket", f"data/{path.relative_to(folder)}", path.read_bytes())
+    (folder.parent / "served.json").write_text(json.dumps(server.options()))
 
 
 Make = Callable[..., Loader[Any]]
@@ -197,6 +210,37 @@ def _store(loader: Any, name: str, **options: Any) -> Make:
     return make
 
 
+def _in_processes(**options: Any) -> Make:
+    """A loader on a device, whose processes have started before it is used."""
+
+    def make(folder: Path, world_size: int, rank: int, batch_size: int, **variant: Any) -> Any:
+        loader = _store(DataLoader, "safetensors", device=DEVICE, **options)(
+            folder, world_size, rank, batch_size, num_threads=1, reader_processes=1, **variant
+        )
+        before = loader.state_dict()
+        next(iter(loader))
+        while loader._feeder._readers is not None and not loader._feeder._readers.are_ready:
+            time.sleep(0.005)
+        loader.load_state_dict(before)
+        return loader
+
+    return make
+
+
+def _served(loader: Any, **options: Any) -> Make:
+    """A loader over the same folder on a server, through a cache."""
+
+    def make(folder: Path, world_size: int, rank: int, batch_size: int, **variant: Any) -> Any:
+        access = json.loads((folder.parent / "served.json").read_text())
+        cache = {"cache_folder": folder.parent / "cache", "cache_limit": 2**20}
+        store = feedline.open("s3://bucket/data", columns=["x"], storage_options=access, **cache)
+        ranks = {"num_replicas": world_size, "rank": rank}
+        given = {"shuffle": True, "seed": 5, **options, **variant}
+        return loader(store, batch_size, **ranks, **given)
+
+    return make
+
+
 def _planned(order: Callable[[], Any]) -> Make:
     """A loader over the user's own dataset, in an order of the user's own."""
 
@@ -311,6 +355,7 @@ KINDS: dict[str, Kind] = {
         _store(DataLoader, "npy-folder", device=DEVICE, window="2 chunks"),
         *(ids_in, (*_THREADS, {"device_budget": 2**15, "memory_budget": 2**14})),
     ),
+    "device, processes": Kind(_in_processes(window="2 chunks"), ids_in, is_slow=True),
     "device, lists": Kind(
         _store(DataLoader, "lists-folder", device=DEVICE), ids_in, _WORKERS, is_slow=True
     ),
@@ -319,6 +364,8 @@ KINDS: dict[str, Kind] = {
     "device, folder": Kind(
         _folder, _folder_item, ({"device": DEVICE}, {"device": DEVICE, "device_budget": 2**14})
     ),
+    "remote": Kind(_served(NumpyLoader, window="2 chunks"), ids_in, _THREADS),
+    "torch, remote": Kind(_served(DataLoader, window="2 chunks"), ids_in, _WORKERS),
     "torch, concatenation": Kind(_planned(_halves), _tensor, _WORKERS),
     "torch, weighted": Kind(
         _planned(lambda: Weighted(1 + np.arange(NUM_SAMPLES) % 7, replacement=False, seed=5)),

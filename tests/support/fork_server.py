@@ -40,12 +40,16 @@ def serve(control: socket.socket, parent: int) -> Job | None:
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     pipes: dict[int, int] = {}
+    # Not `select`, which fails where a process has more than 1,024 files open.
+    poll = select.poll()
+    for file in (control.fileno(), is_woken):
+        poll.register(file, select.POLLIN)
     while os.getppid() == parent:
-        ready, _, _ = select.select([control, is_woken], [], [], SECONDS_BETWEEN_LOOKS)
+        ready = {file for file, _ in poll.poll(1000 * SECONDS_BETWEEN_LOOKS)}
         if is_woken in ready:
             os.read(is_woken, 4096)
         tell_ended(pipes)
-        if control not in ready:
+        if control.fileno() not in ready:
             continue
         message, descriptors, _, _ = socket.recv_fds(control, 2**20, 4)
         if not message:

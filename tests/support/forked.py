@@ -150,7 +150,7 @@ class Forked:
         return code
 
     def _wait(self, timeout: float | None) -> int | None:
-        if self.returncode is None and select.select([self._status], [], [], timeout)[0]:
+        if self.returncode is None and _is_readable(self._status.fileno(), timeout):
             line = self._status.readline()
             self.returncode = int(line) if line else -signal.SIGKILL
             self._status.close()
@@ -208,6 +208,13 @@ def _program(arguments: list[str]) -> dict[str, Any]:
         code = f"import runpy; runpy.run_module({others[0]!r}, run_name='__main__', alter_sys=True)"
         return {"script": None, "code": code, "arguments": others}
     return {"script": kind, "code": "", "arguments": arguments}
+
+
+def _is_readable(file: int, timeout: float | None) -> bool:
+    """Wait until there is something to read; not by `select`, which knows 1,024 files only."""
+    poll = select.poll()
+    poll.register(file, select.POLLIN)
+    return bool(poll.poll(None if timeout is None else 1000 * timeout))
 
 
 def _pipes(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -55,4 +58,20 @@ class FailsOnce(Ids):
     def __getitem__(self, index: int) -> int:
         if index == self._bad:
             raise RuntimeError(f"sample {index} cannot be read")
+        return index
+
+
+class ProcessIds(Ids):
+    """Each sample is the process that fetched it."""
+
+    def __getitem__(self, index: int) -> int:
+        return os.getpid()
+
+
+class Deadly(Ids):
+    """Whoever fetches sample 7 is killed."""
+
+    def __getitem__(self, index: int) -> int:
+        if index == 7:
+            os.kill(os.getpid(), signal.SIGKILL)
         return index

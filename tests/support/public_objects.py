@@ -48,6 +48,19 @@ class OwnPlan(plan.Plan):
         return {}
 
 
+class OwnStream:
+    """An iterable dataset of a user, with a state."""
+
+    def __iter__(self) -> Iterator[int]:
+        yield from range(10)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        pass
+
+
 class OwnChunkSampler(ChunkSampler):
     """A chunk sampler of a user, whose properties fail."""
 
@@ -252,6 +265,7 @@ def make_chunk_samplers(folder: Path) -> list[Any]:
     return [
         *(random, shared, begun, next(batches), tensors, next(iter(tensors))),
         *(feed.ChunkLoader(matrix, random), feed.ChunkLoader(matrix, OwnChunkSampler())),
+        *(feed.IterableArrays(OwnStream()), torch.IterableLoader(OwnStream(), num_workers=1)),
         SequentialSampler(8, 4, 16),
         ClassSampler(10, 2, 5, classes=classes, num_samples=100),
         OwnChunkSampler(),

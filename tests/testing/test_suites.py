@@ -171,6 +171,17 @@ def test_states_that_depend_on_the_rank_are_found() -> None:
         check_loader(make)
 
 
+def test_a_loader_that_skips_other_batches_is_found() -> None:
+    make = loaders(
+        skip_batches=lambda loader: lambda count, after: loader.skip_batches(count, after + 1)
+    )
+    with pytest.raises(AssertionError, match="in spite of the skip"):
+        check_loader(make)
+    make = loaders(skip_batches=lambda loader: lambda count, after: None)
+    with pytest.raises(AssertionError, match="must not count the batches that are skipped"):
+        check_loader(make)
+
+
 def test_an_epoch_of_another_size_is_found() -> None:
     with pytest.raises(AssertionError, match="each of 36 samples once"):
         check_loader(loaders(), num_samples=36)

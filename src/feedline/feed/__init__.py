@@ -13,6 +13,8 @@ from feedline.feed.feed import FedBatch, Feed, FeedPass
 from feedline.feed.foreign import ForeignLoader, as_loader
 from feedline.feed.gathering import chunking_of, gather_samples
 from feedline.feed.guard import GroupOptions, Guard, RankOptions
+from feedline.feed.iterable_arrays import IterableArrays
+from feedline.feed.iterable_loader import IterableLoader
 from feedline.feed.loader import Delivered, Loader, PlannedBatch, PlannedLoader
 from feedline.feed.logged import LoggedBatches, Recorder
 from feedline.feed.passes import Batching, Pass
@@ -39,6 +41,8 @@ __all__ = [
     "FoundPeers",
     "GroupOptions",
     "Guard",
+    "IterableArrays",
+    "IterableLoader",
     "Loader",
     "LoaderWrapper",
     "LoggedBatches",

@@ -1,4 +1,4 @@
-"""Adapters of frameworks and the logs of runs, found by name.
+"""Adapters of frameworks and trainers, and the logs of runs, found by name.
 
 This is the only lower module that names them. The adapter of a framework is imported only after the
 user has imported the framework, and that of logs when a log folder is given.
@@ -18,7 +18,10 @@ from feedline.errors import InvalidValueError
 _ADAPTERS = {
     "torch.distributed": "feedline.torch.peers",
     "jax": "feedline.jax.peers",
+    "ray.train": "feedline.trainers.ray",
     "logs of runs": "feedline.runs.run_log",
+    "trainer accelerate": "feedline.trainers.accelerate",
+    "trainer ray": "feedline.trainers.ray",
 }
 
 
@@ -41,6 +44,11 @@ def recorder_for(log: Any, loader: Any) -> Any:
             f"log={log!r:.80} must be a folder or a recorder, such as feedline.runs.ConsumptionLog"
         )
     return log
+
+
+def trainer(name: str) -> ModuleType:
+    """Return what fits loaders into a trainer, which the user has imported."""
+    return import_module(_ADAPTERS[f"trainer {name}"])
 
 
 def torch_worker() -> tuple[int, int]:

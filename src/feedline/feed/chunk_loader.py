@@ -237,6 +237,10 @@ class ChunkLoader(PlannedLoader):
         _, number, rows = self._latest
         return ForeignBatch(number, rows, self.peers, ids=rows)
 
+    def _ids(self, indices: Rows) -> Rows:
+        # Rows are counted from the first one of the matrix, and a plan counts from its mask's.
+        return indices + (self.sampler.mask.start or 0)
+
     def _asked(self) -> Rows | None:
         running = self.position.current
         return self._latest[2] if self._latest and self._latest[0] is running else None

@@ -10,6 +10,8 @@ from typing import Any
 from feedline.errors import check_callable, check_flag
 from feedline.feed.decoders import Decoder
 from feedline.feed.feed import FedBatch, Feed
+from feedline.feed.iterable_arrays import IterableArrays
+from feedline.feed.iterables import become, is_iterable
 from feedline.feed.loader import PlannedLoader
 from feedline.feed.logged import Recorder
 from feedline.feed.passes import Pass
@@ -39,6 +41,8 @@ class DataLoader(PlannedLoader):
 
     Args:
         store: The samples: what `feedline.open` returns, or a `datasets.Dataset` of Hugging Face.
+            For an iterable dataset with a state, such as a streaming one of Hugging Face, the
+            loader is an `IterableArrays`.
         batch_size: The number of samples in a batch.
         shuffle: Shuffle the samples, in a new order in each epoch.
         sampler: A plan or an order of the samples, in place of `shuffle`.
@@ -64,7 +68,7 @@ class DataLoader(PlannedLoader):
         num_threads: The number of threads that read ahead; 0 reads in the loop's thread. `"auto"`
             is the cores of this process, divided by the ranks on this machine.
         memory_budget: Bytes that the batches read ahead or in use may take; by default 48 MiB,
-            and 16 MiB for each thread after the first.
+            and 32 MiB for each thread after the first.
         num_replicas: The number of ranks; by default that of the process group, else 1.
         rank: The rank of this process; by default that in the process group, else 0.
         peers: The ranks, if `num_replicas` and `rank` are not given.
@@ -111,6 +115,9 @@ class DataLoader(PlannedLoader):
         desync_guard: bool = True,
         desync_timeout: float = 60.0,
     ) -> None:
+        if type(self) is DataLoader and is_iterable(store):
+            become(self, IterableArrays, locals())
+            return
         store = open_live(store) if is_live_dataset(store) else store
         check_store("store", store, others=_OTHERS)
         check_callable("transform", transform)

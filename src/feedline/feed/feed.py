@@ -71,7 +71,7 @@ class Feed(PlannedLoader):
         num_threads: How many threads read ahead; 0 reads in the consumer's own thread. `"auto"` is
             the cores of this process, divided by the ranks on this machine.
         memory_budget: How many bytes the batches that are read ahead or in use may take; by
-            default 48 MiB, and 16 MiB for each thread after the first.
+            default 48 MiB, and 32 MiB for each thread after the first.
         log: A folder for a log of every batch, for `feedline audit`; or a recorder.
         process_group: The group of ranks that get different data, if not all.
         peers: The ranks, where no other argument says who they are.

@@ -351,6 +351,14 @@ class ForeignLoader:
             self.loader.load_state_dict(own)
         self._go_to(epoch, None if self._has_state and then != self.sizes else count)
 
+    def skip_batches(self, num_batches: int, after: int = 0, *, on_load: bool = False) -> NoReturn:
+        """Raise an error: which samples these would be on other ranks is not known."""
+        raise InvalidValueError(
+            f"num_batches={num_batches!r:.80} cannot be skipped: {type(self.loader).__name__} "
+            "has no plan, so nobody knows which samples these are; use a loader of Feedline over a "
+            "store or a map-style dataset"
+        )
+
     def _refuse_shortened(self, count: int, length: int) -> NoReturn:
         raise PlanMismatchError(
             f"the state was saved after {several(count, 'batch', 'batches')} of an epoch, but "

@@ -19,7 +19,7 @@ from feedline.plan import Block, Chunking, EqualChunks, UnequalChunks
 from feedline.store import Store
 from feedline.store.columns import Arrays, Column
 from feedline.store.gather import scatter
-from feedline.store.lists import FlatLists, Lists, Take, new_memory
+from feedline.store.lists import Lists, Take, new_memory
 from feedline.store.places import stable_order
 
 _ALIGNMENT = 64
@@ -110,12 +110,7 @@ def gather(
     if not columns or opened is None:
         _gather_by_chunk(store, job, arrays, workplace)
         return
-    slots = opened.slots(job.chunks)
-    for name, rows in opened.columns.items():
-        if isinstance(rows, FlatLists):
-            arrays[name] = rows.gather(slots, job.rows, take)
-        else:
-            rows.take(slots, job.rows, arrays[name])
+    opened.gather(job, arrays, take)
 
 
 def _gather_by_chunk(store: Store, job: SlabJob, arrays: Arrays, workplace: Workplace) -> None:

@@ -11,8 +11,9 @@ from typing import Any, Protocol, Self, TypeVar, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from feedline.errors import check_integer
 from feedline.feed.adapters import recorder_for
-from feedline.feed.logged import LoggedBatches, Recorder
+from feedline.feed.logged import LoggedBatches, Recorder, note_skips
 from feedline.feed.narrated import NarratedBatches, is_heard
 from feedline.feed.passes import SINGLE, Batching, Pass
 from feedline.feed.peers import Peers
@@ -21,6 +22,7 @@ from feedline.feed.shown import loader_shown, pass_shown
 from feedline.feed.skips import Skips, ids_in, marks_in
 from feedline.feed.waits import WaitCounter
 from feedline.lazy import lazy
+from feedline.plan import Cursor
 
 Ids = NDArray[np.int64]
 Marks = NDArray[np.bool_]
@@ -106,6 +108,14 @@ class Loader(Protocol[Item]):
     def load_state_dict(self, state_dict: Mapping[str, Any], /) -> None:
         """Resume from a saved state; an error changes nothing."""
 
+    def skip_batches(self, num_batches: int, after: int = 0, *, on_load: bool = False) -> None:
+        """Skip batches that follow, on every rank alike; the state contains the skip.
+
+        The next pass resumes where the training loop is, without them. `after` is the number of
+        batches that come before these. With `on_load`, they are counted from the next state that
+        is loaded.
+        """
+
     def close(self) -> None:
         """Release threads, workers and files."""
 
@@ -190,6 +200,7 @@ class PlannedLoader(ABC):
         #: Counts what the training loop waits for.
         self.waits = WaitCounter()
         self._is_log_begun = self._is_resumed = False
+        self._skip_on_load: tuple[int, int] | None = None
 
     def __repr__(self) -> str:
         return loader_shown(self, self._position, self.batching, self._data_shown())
@@ -208,6 +219,11 @@ class PlannedLoader(ABC):
     def epoch(self) -> int:
         """The current epoch; it changes when the next pass begins."""
         return self.position.epoch
+
+    @property
+    def next_epoch(self) -> int:
+        """The epoch of the next pass: the current one, or the next one if it has ended."""
+        return self.epoch + self.position.has_ended(self.batching)
 
     @property
     def batch_size(self) -> int | None:
@@ -257,12 +273,36 @@ class PlannedLoader(ABC):
         """Resume from a saved state; an error changes nothing."""
         self._load_state(state_dict)
         self._is_resumed = True
+        if self._skip_on_load is not None:
+            self.skip_batches(*self._skip_on_load)
 
     def _load_state(self, state: Mapping[str, Any]) -> None:
         self.position.load_state_dict(state)
 
+    def skip_batches(self, num_batches: int, after: int = 0, *, on_load: bool = False) -> None:
+        """Skip batches that follow, on every rank alike; an error changes nothing.
+
+        The next pass resumes where the training loop is, without them. The other batches stay as
+        they are. The state contains the skip, and leaves out the same samples on any number of
+        ranks.
+
+        Args:
+            num_batches: How many batches each rank skips; all must be in the current epoch.
+            after: How many batches come before these.
+            on_load: Skip them when the next state is loaded, and count from there: for trainers
+                that load the state themselves.
+        """
+        num_batches = check_integer("num_batches", num_batches, 1)
+        after = check_integer("after", after, 0)
+        if on_load:
+            self._skip_on_load = num_batches, after
+        else:
+            self._skip_on_load = None
+            self.load_state_dict(self.position.state_without(num_batches, after, self.batching))
+
     def __iter__(self) -> Iterator[Any]:
         is_resumed, self._is_resumed = self._is_resumed or self.position.is_loaded, False
+        loaded = self.position.loaded
         running = self.position.begin(self.batching)
         running.waits = self.waits
         batches = self._batches(running)
@@ -274,6 +314,8 @@ class PlannedLoader(ABC):
             self._is_log_begun = True
             fields = {"step": self._step_of(running)} if is_resumed else {}
             self.log.event("resume" if is_resumed else "start", **fields)
+            if loaded is not None:
+                self.note_skips(self.log, loaded, self._step_of(running))
         step_of = partial(self._step_of, running)
         end = {"num_dropped": running.num_left_out}
         return LoggedBatches(batches, self, self.log, running.num_batches, step_of, end)
@@ -281,6 +323,21 @@ class PlannedLoader(ABC):
     @abstractmethod
     def _batches(self, running: Pass) -> Iterator[Any]:
         """Return an iterator that yields the batches of a pass, and delivers each of them."""
+
+    def note_skips(self, recorder: Recorder, loaded: Cursor, step: int) -> None:
+        """Record the samples that a state skips; one rank does it for all of them.
+
+        Args:
+            recorder: The recorder.
+            loaded: The state that a pass has begun at.
+            step: The number of the step that it resumes at.
+        """
+        if self.peers.rank == 0:
+            note_skips(recorder, self.position.plan, loaded, step, self._ids)
+
+    def _ids(self, indices: Ids) -> Ids:
+        """Return the ids of samples of the plan, as they are logged."""
+        return indices
 
     def _step_of(self, running: Pass) -> int:
         """Return the number of the step of the next batch, or of the latest one."""

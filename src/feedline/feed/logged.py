@@ -8,10 +8,15 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol
 
 from feedline.feed.waits import waits_of
+from feedline.plan import Cursor, Plan, skipped_samples
 from feedline.words import several
 
 if TYPE_CHECKING:
     from feedline.feed.loader import Loader
+
+
+# Events are read one by one, so that very many samples in one would take much memory.
+_IDS_AT_ONCE = 2**16
 
 
 class Recorder(Protocol):
@@ -29,11 +34,37 @@ class Recorder(Protocol):
         """Record an event."""
 
 
+def note_skips(
+    recorder: Recorder, plan: Plan, cursor: Cursor, step: int, ids: Callable[[Any], Any]
+) -> None:
+    """Record the samples that a resumed run skips in its epoch, on all ranks together.
+
+    Args:
+        recorder: The recorder of one rank.
+        plan: What decides the order.
+        cursor: The state that the run resumes from.
+        step: The number of the step that it resumes at.
+        ids: Returns the ids of samples of the plan.
+    """
+    if not cursor.num_skipped:
+        return
+    history = [past.to_json() for past in cursor.history]
+    place = {"epoch": cursor.epoch, "step": step, "history": history}
+    some: list[int] = []
+    for samples in skipped_samples(plan, cursor.epoch, cursor.history):
+        some += ids(samples).tolist()
+        if len(some) >= _IDS_AT_ONCE:
+            recorder.event("skipped_batches", **place, ids=some)
+            some = []
+    recorder.event("skipped_batches", **place, ids=some)
+
+
 @dataclass(eq=False, repr=False)
 class LoggedBatches(Iterator[Any]):
     """The batches of a pass, each recorded before it is delivered.
 
-    After the last batch, the event `epoch_end` is recorded.
+    After the last batch, the event `epoch_end` is recorded; before it, if the data is at a URL,
+    `fetched`, with what this process has fetched.
 
     Args:
         batches: The pass.
@@ -53,6 +84,8 @@ class LoggedBatches(Iterator[Any]):
 
     def __post_init__(self) -> None:
         self._waits = waits_of(self.loader)
+        # Data at a URL counts what it has fetched.
+        self._fetched: Any = getattr(getattr(self.loader, "store", None), "meters", None)
         if self.num_batches == 0:
             self._note_end()
 
@@ -84,10 +117,20 @@ class LoggedBatches(Iterator[Any]):
         return batch
 
     def _note_end(self) -> None:
+        self._note_fetched()
         self.recorder.event("epoch_end", epoch=self.loader.epoch, step=self.step_of(), **self.end)
+
+    def _note_fetched(self) -> None:
+        """Record what this process has fetched of data at a URL since the pass began, once."""
+        before, self._fetched = self._fetched, None
+        if before is not None:
+            store: Any = getattr(self.loader, "store", None)
+            place = {"epoch": self.loader.epoch, "step": self.step_of()}
+            self.recorder.event("fetched", **place, **(store.meters - before).numbers())
 
     def close(self) -> None:
         """End the threads that read ahead for the pass."""
+        self._note_fetched()
         close = getattr(self.batches, "close", None)
         if close is not None:
             close()

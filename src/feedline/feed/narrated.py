@@ -77,9 +77,12 @@ def _where(running: Pass) -> str:
     plan = shown(getattr(segment.plan, "plan", segment.plan), _MAX_CHARACTERS)
     size = segment.batch_size * running.batching.num_entries
     begun = "starts at its beginning"
-    if segment.history or segment.num_done:
-        sizes = (*segment.history, (segment.world_size, segment.batch_size, segment.num_done))
-        begun = f"resumes after {several(sum(map(math.prod, sizes)), 'sample')} of all ranks"
+    history = segment.history_after(segment.num_done)
+    if history:
+        num_samples = sum(math.prod(past[:3]) for past in history)
+        begun = f"resumes after {several(num_samples, 'sample')} of all ranks"
+    if num_skipped := sum(past.num_skipped for past in history):
+        begun += f", skipping {several(num_skipped, 'batch', 'batches')} of the epoch"
     return (
         f"rank {running.rank} of {segment.world_size}, "
         f"{several(running.num_batches, 'batch', 'batches')} of {several(size, 'sample')}, "

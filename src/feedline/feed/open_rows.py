@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Self
 
 import numpy as np
@@ -12,8 +12,10 @@ from numpy.typing import NDArray
 from feedline.errors import FeedlineError, StoreError
 from feedline.feed.slab_jobs import SlabJob
 from feedline.store import Store
-from feedline.store.gather import FlatRows, RowSource
-from feedline.store.lists import FlatLists, ListSource
+from feedline.store.columns import Arrays
+from feedline.store.gather import FlatPieces, FlatRows, RowSource
+from feedline.store.lists import FlatLists, ListSource, Take
+from feedline.store.row_tables import RowTable, RowTables, Stacked, TableColumn
 from feedline.store.scattered import FlatScattered, Rows, ScatteredRows
 
 # Chunks that may be open for one copy, whatever they hold; all of them have to be.
@@ -61,6 +63,58 @@ class OpenRows:
         """Return the place of each chunk among these; -1 where it is none of them."""
         return self._slots.take(chunks)
 
+    def gather(self, job: SlabJob, arrays: Arrays, take: Take) -> None:
+        """Write the samples of a job to `arrays`, and add the columns of lists to it."""
+        slots = self.slots(job.chunks)
+        for name, flat in self.columns.items():
+            if isinstance(flat, FlatLists):
+                arrays[name] = flat.gather(slots, job.rows, take)
+            else:
+                flat.take(slots, job.rows, arrays[name])
+
+
+class OpenTables:
+    """The columns of some tables that are open, each of many chunks.
+
+    Args:
+        tables: Which chunks each table has.
+        opened: The open tables, by number.
+        names: The columns.
+    """
+
+    def __init__(self, tables: RowTables, opened: Mapping[int, RowTable], names: Collection[str]):
+        self.opened = opened
+        self._tables = tables
+        chunks = [tables.chunks_of(number) for number in opened]
+        counts = [len(of_table) for of_table in chunks]
+        # Where the first chunk of each table is among all that are open.
+        ends: NDArray[np.int64] = np.cumsum(np.array(counts, np.int64))
+        self._first_slots = ends - np.array(counts, np.int64)
+        self._slots = np.full(len(tables.firsts), -1, np.int64)
+        self._slots[list(opened)] = np.arange(len(opened))
+        columns = {name: [table.columns[name] for table in opened.values()] for name in names}
+        self._columns = {name: _flat_column(parts, tables) for name, parts in columns.items()}
+        self._by_chunk = {name for name in names if isinstance(columns[name][0], Stacked)}
+
+    def has_all(self, chunks: NDArray[np.int64]) -> bool:
+        """Whether the tables of all of these chunks are among them."""
+        return bool(self._slots.take(self._tables.of_chunk.take(chunks)).min() >= 0)
+
+    def gather(self, job: SlabJob, arrays: Arrays, take: Take) -> None:
+        """Write the samples of a job to `arrays`, and add the columns of lists to it."""
+        tables = self._tables
+        numbers = tables.of_chunk.take(job.chunks)
+        slots = self._slots.take(numbers)
+        rows = tables.first_rows.take(job.chunks) + job.rows
+        for name, flat in self._columns.items():
+            if isinstance(flat, FlatLists):
+                arrays[name] = flat.gather(slots, rows, take)
+            elif name in self._by_chunk:
+                chunks = job.chunks - tables.firsts.take(numbers) + self._first_slots.take(slots)
+                flat.take(chunks, job.rows, arrays[name])
+            else:
+                flat.take(slots, rows, arrays[name])
+
 
 class RowKeeper:
     """Keeps rows of chunks ready from one slab to the next; threads share it.
@@ -76,9 +130,17 @@ class RowKeeper:
         # Slabs of a full shuffle need almost all chunks, each of them others.
         self._many: OpenRows | None = None
         self._has_room = True
+        self._tables: OpenTables | None = None
+        self._has_tables = True
 
-    def rows_for(self, store: Store, job: SlabJob, names: Iterable[str]) -> OpenRows | None:
+    def rows_for(
+        self, store: Store, job: SlabJob, names: Collection[str]
+    ) -> OpenRows | OpenTables | None:
         """Return the rows of a job's chunks, and maybe of others; None if they must be read."""
+        if self._has_tables:
+            of_tables = self._rows_of_tables(store, job, names)
+            if of_tables is not None:
+                return of_tables
         # A store of the user's own may have `read` only.
         if getattr(store, "row_sources", None) is None:
             return None
@@ -95,6 +157,33 @@ class RowKeeper:
         found = None if sources is None else OpenRows.of(sources, job.num_chunks, names)
         self._sets = dict([*kept, (job.needed, found)])
         return found
+
+    def _rows_of_tables(
+        self, store: Store, job: SlabJob, names: Collection[str]
+    ) -> OpenTables | None:
+        """Return the rows of a job's tables; None if there are none, or if they do not fit."""
+        ask = getattr(store, "row_tables", None)
+        tables: RowTables | None = None if ask is None else ask()
+        kept = self._tables
+        if tables is not None:
+            if kept is not None and kept.has_all(job.chunks):
+                return kept
+            needed = np.unique(tables.of_chunk[list(job.needed)]).tolist()
+            # With those that are open, or else without them.
+            for before in [{}] if kept is None else [kept.opened, {}]:
+                opened = dict(before)
+                for number in needed:
+                    table = opened.get(number) or tables.get(number)
+                    if table is None:
+                        break
+                    opened[number] = table
+                else:
+                    if tables.has_all(list(opened)):
+                        found = self._tables = OpenTables(tables, opened, names)
+                        return found
+        # They would not be there for a later slab either.
+        self._tables, self._has_tables = None, False
+        return None
 
     def _rows_of_many(self, store: Store, job: SlabJob, names: Iterable[str]) -> OpenRows | None:
         kept = self._many
@@ -135,6 +224,20 @@ def _opened(store: Store, job: SlabJob, chunks: Iterable[int]) -> dict[int, Sour
                 return None
             opened[chunk] = sources
     return opened
+
+
+def _flat_column(columns: Sequence[TableColumn], tables: RowTables) -> FlatLists | FlatPieces:
+    """Return a column of several tables as one."""
+    lists = [column for column in columns if isinstance(column, ListSource)]
+    stacked = [column for column in columns if isinstance(column, Stacked)]
+    if lists:
+        return FlatLists(lists)
+    if stacked:
+        addresses = np.concatenate([column.addresses for column in stacked])
+        return FlatPieces(stacked, addresses, tables.most_rows, stacked[0].row_bytes)
+    arrays = [column for column in columns if isinstance(column, RowSource)]
+    starts = np.array([array.address for array in arrays], np.int64)
+    return FlatPieces(arrays, starts, max(map(len, arrays)), arrays[0].row_bytes)
 
 
 def _flat(sources: list[Rows]) -> Flat | None:

@@ -90,6 +90,8 @@ class FoundPeers:
         self._num_replicas = num_replicas
         self._rank = rank
         self._process_group = process_group
+        # What the process found that this is a copy from.
+        self._parent: FoundPeers | None = None
 
     @property
     def is_known(self) -> bool:
@@ -120,10 +122,14 @@ class FoundPeers:
     def reached(self) -> Peers:
         """The processes that this one can communicate with."""
         given = self._num_replicas is not None or self._rank is not None
-        return Alone() if given else find_peers(self._process_group)
+        if given or (self._parent is not None and _group_of(None) is None):
+            return Alone()
+        return find_peers(self._process_group)
 
     def _found(self, name: str, given: int | None) -> Peers:
         """Return the group that supplies what was not given."""
+        if given is None and self._parent is not None:
+            return _group_of(None) or self._parent
         if given is None:
             return find_peers(self._process_group)
         found = _group_of(self._process_group)
@@ -136,6 +142,8 @@ class FoundPeers:
         return found or Alone()
 
     def __repr__(self) -> str:
+        if self._parent is not None:
+            return repr(self._parent)
         given = {"num_replicas": self._num_replicas, "rank": self._rank}
         listed = ", ".join(f"{name}={value}" for name, value in given.items() if value is not None)
         return f"FoundPeers({listed})"
@@ -145,7 +153,19 @@ class FoundPeers:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Worker processes use what their parent found; a process group cannot travel.
-        return FoundPeers, (self.world_size, self.rank)
+        is_given = (self._num_replicas, self._rank, self._process_group) != (None, None, None)
+        make = FoundPeers if is_given else _copied
+        return make, (self.world_size, self.rank)
+
+
+def _copied(world_size: int, rank: int) -> FoundPeers:
+    """Return peers that a process has found, for another one.
+
+    It may be a worker, or one that a trainer spawns: that one has a group of its own later.
+    """
+    copy = FoundPeers()
+    copy._parent = FoundPeers(world_size, rank)
+    return copy
 
 
 def as_peers(

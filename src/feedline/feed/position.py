@@ -21,13 +21,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from feedline.errors import CursorFormatError, EmptyEpochError, InvalidValueError, check_integer
+from feedline.errors import CursorFormatError, InvalidValueError, check_integer
+from feedline.feed.epoch_rules import cursor_without, is_finished, num_batches_of
 from feedline.feed.guard import Guard
 from feedline.feed.passes import SINGLE, Batching, Pass
 from feedline.feed.peers import Peers, as_peers
 from feedline.feed.shown import loader_shown
 from feedline.plan import Cursor, PastSegment, Plan, Segment
-from feedline.words import several
+from feedline.plan.skipping import has_ahead
 
 Weights = tuple[Sequence[float], float]
 
@@ -138,12 +139,12 @@ class Position:
 
     def num_batches(self, batching: Batching = SINGLE) -> int:
         """Return the number of batches in a whole epoch, with the current ranks and batch size."""
-        return _checked(self._fresh(self._epoch), batching)
+        return num_batches_of(self._fresh(self._epoch), batching)
 
     def num_batches_left(self, batching: Batching = SINGLE) -> int:
         """Return the number of batches in the next pass."""
         if self.has_ended(batching):
-            return _checked(self._fresh(self._epoch + 1), batching)
+            return num_batches_of(self._fresh(self._epoch + 1), batching)
         if self._loaded is None:
             return self.num_batches(batching)
         segment = self.next_segment()
@@ -158,7 +159,7 @@ class Position:
         segment = self.next_segment()
         is_empty = not batching.num_batches(segment.num_batches - segment.num_done)
         # States of earlier releases do not say that they have ended.
-        return self._loaded.has_ended or (is_empty and _is_finished(segment, self._loaded))
+        return self._loaded.has_ended or (is_empty and is_finished(segment, self._loaded))
 
     # Passes.
 
@@ -174,7 +175,7 @@ class Position:
             self._go_to(self._epoch + 1)
         segment = self.next_segment()
         if self._loaded is None:
-            _checked(segment, batching)
+            num_batches_of(segment, batching)
         if self._new_weights is not None:
             self._plan = self._reweighted(segment, segment.num_done)
             self._new_weights = None
@@ -220,7 +221,8 @@ class Position:
             "drop_last": running.batching.drop_last,
             "num_batches": segment.num_batches,
             "epoch": segment.epoch,
-            "history": [list(past) for past in segment.history],
+            "history": [past.to_json() for past in segment.history],
+            "skipped": [list(span) for span in segment.skipped],
             "start": running.start,
             "changes": [dict(change) for change in segment.plan.changes],
             **self._describe(),
@@ -242,6 +244,14 @@ class Position:
         The state contains the change: a resumed run uses the new weights at once.
         """
         self.plan.reweighted(weights, temperature, epoch=0, position=0)
+        if self._pass is not None or self._loaded is not None:
+            segment, num_done = self._place(SINGLE)
+            if has_ahead(segment.deal, num_done):
+                raise InvalidValueError(
+                    f"weights={weights!r:.80} cannot be used before the batches that the run skips "
+                    "ahead, because they decide which samples these are; change the weights when "
+                    "these batches are behind the run"
+                )
         self._new_weights = tuple(float(weight) for weight in weights), float(temperature)
 
     def _reweighted(self, segment: Segment, num_entries: int) -> Plan:
@@ -324,35 +334,57 @@ class Position:
             self._plan = resumed.plan
         self._new_weights = None
 
+    def state_without(
+        self, num_batches: int, after: int = 0, batching: Batching = SINGLE
+    ) -> dict[str, Any]:
+        """Return the state of a run that skips batches which the training loop has not received.
+
+        Args:
+            num_batches: How many batches each rank skips.
+            after: How many batches come before these.
+            batching: How entries make batches.
+        """
+        if self._new_weights is not None:
+            raise InvalidValueError(
+                f"num_batches={num_batches!r:.80} cannot be skipped while new weights wait for the "
+                "next pass, because they decide which samples these are; skip first, or begin the "
+                "pass"
+            )
+        segment, num_done = self._place(batching)
+        cursor = cursor_without(segment, num_done, num_batches, after, batching)
+        return {"epoch": cursor.epoch, "cursor": cursor.to_json()}
+
+    def skip_batches(self, num_batches: int, after: int = 0, batching: Batching = SINGLE) -> None:
+        """Skip batches that follow: the next pass resumes here without them, on any ranks.
+
+        Args:
+            num_batches: How many batches each rank skips.
+            after: How many batches come before these.
+            batching: How entries make batches.
+        """
+        self.load_state_dict(self.state_without(num_batches, after, batching))
+
+    def _place(self, batching: Batching) -> tuple[Segment, int]:
+        """Return where the training loop is: a segment, and how many of its entries are behind."""
+        if self.has_ended(batching):
+            return self._fresh(self._epoch + 1), 0
+        if self._pass is not None:
+            return self._pass.segment, self._pass.entries_before(self._pass.num_delivered)
+        segment = self.next_segment()
+        return segment, segment.num_done
+
     @property
     def is_loaded(self) -> bool:
         """Whether the next pass begins at a state that was loaded."""
         return self._loaded is not None
+
+    @property
+    def loaded(self) -> Cursor | None:
+        """The state that the next pass begins at, if one was loaded."""
+        return self._loaded
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy, here or in another process, does not share the pass, but resumes from its
         # position.
         loaded = self._loaded if self._pass is None else self._cursor_before(0)
         return {**self.__dict__, "_pass": None, "_resumed": None, "_loaded": loaded}
-
-
-def _checked(segment: Segment, batching: Batching) -> int:
-    """Return the number of batches in a whole epoch, or raise if it is 0."""
-    num_batches = batching.num_batches(segment.num_batches)
-    if num_batches == 0:
-        raise EmptyEpochError(
-            f"num_batches=0 must be at least 1: {several(segment.num_batches, 'sample')} per rank, "
-            f"with world_size={segment.world_size}, cannot fill a batch of {batching.num_entries}, "
-            "and drop_last=True drops the rest; use a smaller batch size or drop_last=False"
-        )
-    return num_batches
-
-
-def _is_finished(segment: Segment, cursor: Cursor) -> bool:
-    """Return whether a cursor was saved after the last batch of its epoch."""
-    if not cursor.history:
-        return False
-    *before, last = cursor.history
-    sizes = {"world_size": last.world_size, "batch_size": last.batch_size}
-    then = Segment(plan=segment.plan, epoch=cursor.epoch, history=tuple(before), **sizes)
-    return then.num_batches == last.num_batches

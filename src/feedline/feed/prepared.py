@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.feed.blocks import BlocksAhead
-from feedline.feed.gathering import arrays_in, bytes_for, gather_samples
+from feedline.feed.gathering import Workplace, arrays_in, bytes_for, gather_samples
 from feedline.feed.passes import Pass
 from feedline.feed.preparation import Preparation, Prepared
 from feedline.feed.reading import HostSlabs, Reading, Slab, read_into, slab_sizes
@@ -114,6 +114,8 @@ class PickedBatches(Iterator[Prepared]):
         self._rank = rank
         self._numbers = iter(numbers)
         self._blocks = BlocksAhead(segment, rank)
+        # Chunks may be decoded, so those of one batch are held at a time in each worker.
+        self._workplace = Workplace(num_sets=1)
 
     def __next__(self) -> Prepared:
         number = next(self._numbers)
@@ -121,7 +123,7 @@ class PickedBatches(Iterator[Prepared]):
         store = self._preparation.store
         memory = np.empty(bytes_for(store.columns, len(block.indices)), np.uint8)
         arrays = arrays_in(memory, store.columns, len(block.indices))
-        gather_samples(store, self._chunking, block.indices, arrays)
+        gather_samples(store, self._chunking, block.indices, arrays, self._workplace)
         return self._preparation.prepare(arrays, self._segment, self._rank, block)
 
 

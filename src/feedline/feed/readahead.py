@@ -81,6 +81,8 @@ class ReadAhead(Generic[Job, Result]):
         self._num_threads = num_threads
         self._failed: BaseException | None = None
         self._has_begun = False
+        #: The latest job that was taken on.
+        self.latest: Job | None = None
 
     def __iter__(self) -> Iterator[Result]:
         return self
@@ -128,16 +130,20 @@ class ReadAhead(Generic[Job, Result]):
                     done.set_exception(error)
                 self._waiting[number] = (job, done)
 
-    def close(self) -> None:
-        """End the threads; running jobs finish in the background."""
+    def finish(self) -> None:
+        """Take on no more jobs; the results of the others still come."""
+        self._jobs = iter(())
+
+    def close(self, *, wait: bool = False) -> None:
+        """End the threads; running jobs finish in the background, or before this returns."""
         self._jobs = iter(())
         for _, future in self._waiting:
             if future is not None:
                 future.cancel()
         self._waiting.clear()
         if self._threads is not None:
-            self._threads.shutdown(wait=False, cancel_futures=True)
-        self._threads = None
+            # Kept, so that a later call can wait.
+            self._threads.shutdown(wait=wait, cancel_futures=True)
 
     def _submit(self) -> None:
         num_wanted = max(self._num_ahead, 1) if self._has_begun else 1
@@ -145,6 +151,7 @@ class ReadAhead(Generic[Job, Result]):
             job = next(self._jobs, None)
             if job is None:
                 return
+            self.latest = job
             self._waiting.append((job, self._start(job)))
 
     def _start(self, job: Job) -> Future[Result] | None:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from itertools import pairwise
 from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.errors import FeedlineError, InvalidValueError, check_integer
+from feedline.errors import InvalidValueError, check_integer
+from feedline.feed.announcing import announcer_for, end_later
 from feedline.feed.gathering import Workplace, arrays_in, bytes_for, gather, size_of
 from feedline.feed.passes import Pass
 from feedline.feed.readahead import MadeAhead, ReadAhead
@@ -24,15 +25,13 @@ from feedline.store.pool import SizedPool, SlabPool
 from feedline.words import one_line
 
 DEFAULT_BUDGET = 48 * 2**20
-_THREAD_BUDGET = 16 * 2**20
+_THREAD_BUDGET = 32 * 2**20
 # From this many on, one thread could not say fast enough what they are to read.
 _MANY_THREADS = 6
-_MAX_SLAB_BYTES = 2**23
+_MAX_SLAB_BYTES = 2**24
 _MAX_SLAB_ROWS = 2**15
 # More do not help: they would wait for each other.
 _MAX_THREADS = 12
-# Jobs that touch more chunks than this are spread over the data: reading ahead does not help.
-_MAX_CHUNKS = 64
 
 Result = TypeVar("Result", covariant=True)
 
@@ -48,6 +47,16 @@ class Slab(NamedTuple):
 
     block: Block
     arrays: Arrays
+
+    @property
+    def first(self) -> int:
+        """The number of the first batch."""
+        return self.block.first
+
+    @property
+    def sizes(self) -> list[int]:
+        """The number of samples in each batch."""
+        return [end - first for first, end in pairwise(self.block.bounds.tolist())]
 
 
 Slabs = ReadAhead[SlabJob, Slab]
@@ -98,7 +107,7 @@ class Reading:
         num_threads: The number of threads that read ahead; 0 reads in the consumer's thread.
             `"auto"` is the cores of this process, divided by the ranks on this machine.
         memory_budget: Bytes that all slabs may take together: those being read, waiting or in use;
-            by default 48 MiB, and 16 MiB more for each thread after the first. Batches that the
+            by default 48 MiB, and 32 MiB more for each thread after the first. Batches that the
             consumer keeps for longer are not counted.
     """
 
@@ -151,11 +160,13 @@ class SlabSizes:
         num_batches: The number of batches in a full slab.
         num_bytes: The bytes of a full slab, without lists, which have memory of their own.
         num_slabs: The number of slabs that may be read, waiting or in use.
+        list_bytes: About the bytes of the lists of a full slab.
     """
 
     num_batches: int
     num_bytes: int
     num_slabs: int
+    list_bytes: int = 0
 
 
 def slab_sizes(
@@ -186,6 +197,7 @@ def slab_sizes(
         num_batches=num_most,
         num_bytes=bytes_for(columns, num_rows),
         num_slabs=budget // max(size_of(columns, num_rows), 1),
+        list_bytes=size_of(columns, num_rows) - bytes_for(columns, num_rows),
     )
 
 
@@ -229,6 +241,7 @@ def read_into(
     reading: Reading,
     sizes: SlabSizes,
     num_ahead: int,
+    start: int | None = None,
 ) -> ReadAhead[SlabJob, Result]:
     """Return what a sink makes of each slab of a pass.
 
@@ -240,11 +253,12 @@ def read_into(
         reading: How many threads read ahead.
         sizes: How large slabs are.
         num_ahead: The number of slabs that are read ahead.
+        start: The first batch; by default the pass is read from its beginning.
     """
     columns = store.columns
     workplace = Workplace()
     # Fresh memory costs about as much as what is copied into it.
-    lists = SizedPool(max_free=reading.count + 2)
+    lists = SizedPool(sizes.num_slabs * sizes.list_bytes)
 
     def read(job: SlabJob) -> Result:
         num_rows = len(job.rows)
@@ -253,15 +267,21 @@ def read_into(
             arrays = arrays_in(memory, columns, num_rows)
             gather(store, job, arrays, workplace, lists.take)
             arrays = {name: arrays[name] for name in columns}
+            announcer.finished(job)
         except BaseException:
             sink.drop(memory)
             raise
         return sink.finish(Slab(job.block, arrays), memory)
 
-    blocks = slab_jobs(running.segment, running.rank, running.start, chunking, sizes.num_batches)
-    return ReadAhead(
+    def blocks() -> Iterator[Callable[[], list[SlabJob]]]:
+        first = running.start if start is None else start
+        return slab_jobs(running.segment, running.rank, first, chunking, sizes.num_batches)
+
+    window = getattr(running.segment.plan, "preload", 0)
+    announcer = announcer_for(store, blocks, window)
+    slabs = ReadAhead(
         MadeAhead(
-            _Announcer(store).around(blocks),
+            announcer.around(blocks()),
             num_threads=reading.num_order_threads if num_ahead else 0,
         ),
         read,
@@ -269,32 +289,6 @@ def read_into(
         num_threads=reading.count,
         num_ahead=num_ahead,
     )
-
-
-class _Announcer:
-    """Tells a store which chunks a block of jobs needs, if they were not needed recently."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._announced: dict[int, None] = {}
-
-    def around(
-        self, blocks: Iterator[Callable[[], list[SlabJob]]]
-    ) -> Iterator[Callable[[], list[SlabJob]]]:
-        """Yield functions that announce the chunks of a block, except the first's."""
-        for number, make in enumerate(blocks):
-            # Nothing may delay the first block.
-            yield partial(self._made, make) if number else make
-
-    def _made(self, make: Callable[[], list[SlabJob]]) -> list[SlabJob]:
-        block = make()
-        needed = dict.fromkeys(chunk for job in block for chunk in job.needed)
-        if len(needed) <= _MAX_CHUNKS:
-            recent = self._announced
-            # Other threads read the dict meanwhile, so it is replaced, never changed.
-            self._announced = dict.fromkeys([*recent, *needed][-2 * _MAX_CHUNKS :])
-            for chunk in needed.keys() - recent.keys():
-                # What is wrong with a chunk comes up at its batch.
-                with suppress(FeedlineError, OSError):
-                    self._store.prefetch(chunk)
-        return block
+    # Not `close`: a pass that is dropped needs its chunks no more either.
+    weakref.finalize(slabs, end_later, announcer).atexit = False
+    return slabs

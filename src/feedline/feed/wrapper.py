@@ -27,6 +27,7 @@ class LoaderWrapper:
         return shortened(f"<{type(self).__name__} around {shown(self.loader, 170)}>")
 
     epoch = asked_of("loader", "epoch", Loader.epoch.__doc__)
+    next_epoch = asked_of("loader", "next_epoch", "The epoch of the next pass.")
     batch_size = asked_of("loader", "batch_size", Loader.batch_size.__doc__)
     peers = asked_of("loader", "peers", Loader.peers.__doc__)
     delivered = asked_of("loader", "delivered", Loader.delivered.__doc__)
@@ -35,6 +36,7 @@ class LoaderWrapper:
     state_dict = asked_of("loader", "state_dict", Loader.state_dict.__doc__)
     state_before = asked_of("loader", "state_before", Loader.state_before.__doc__)
     load_state_dict = asked_of("loader", "load_state_dict", Loader.load_state_dict.__doc__)
+    skip_batches = asked_of("loader", "skip_batches", Loader.skip_batches.__doc__)
     close = asked_of("loader", "close", Loader.close.__doc__)
 
     def __iter__(self) -> Iterator[Any]:

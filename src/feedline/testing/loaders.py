@@ -22,7 +22,8 @@ def check_loader(make: MakeLoader, *, num_samples: int | None = None, seed: int 
 
     All ranks get equally many batches; an epoch has each sample once, less what its tail policy
     drops; a state saved after any batch resumes at the next one, in another process, on any number
-    of ranks and with any batch size; the state counts what the loop received.
+    of ranks and with any batch size; the state counts what the loop received; batches that are
+    skipped are left out on any number of ranks, and no others.
 
     Args:
         make: Makes a loader of one epoch, from `batch_size`, `num_replicas` and `rank`.
@@ -51,6 +52,7 @@ def check_loader(make: MakeLoader, *, num_samples: int | None = None, seed: int 
     _check_resume(make, rng)
     for _ in range(_NUM_RUNS):
         _check_resizes(make, due, rng)
+        _check_skips(make, due, rng)
 
 
 def _check_resume(make: MakeLoader, rng: Random) -> None:
@@ -92,6 +94,38 @@ def _check_resizes(make: MakeLoader, due: Counter[int], rng: Random) -> None:
         fail(f"ranks and batch sizes {sizes}: {lost} samples were lost")
 
 
+def _check_skips(make: MakeLoader, due: Counter[int], rng: Random) -> None:
+    """Check that a run that skips batches, and is resized, leaves out those and no others."""
+    sizes = rng.randint(1, 4), rng.randint(1, 4)
+    whole = _Ranks(make, *sizes)
+    batches, states = whole.batches_and_states()
+    whole.close()
+    if len(batches) < 2 or not whole.can_skip:
+        return
+    start = rng.randrange(len(batches) - 1)
+    after = rng.randrange(min(3, len(batches) - start - 1))
+    count = rng.randint(1, len(batches) - start - after - 1)
+    first = _Ranks(make, *sizes)
+    first.load(states[start])
+    first.skip(count, after)
+    if first.num_left() != len(batches) - start - count:
+        fail("num_batches_left() must not count the batches that are skipped")
+    state = first.state()
+    first.close()
+    real = Counter(id for batch in batches[:start] for ids in batch for id in ids)
+    skipped = batches[start + after : start + after + count]
+    real.update(id for batch in skipped for ids in batch for id in ids)
+    resumed = _Ranks(make, rng.randint(1, 4), 1)
+    resumed.load(state)
+    real += resumed.consume(None)
+    resumed.close()
+    told = f"{count} batches, skipped after {start + after} on {sizes[0]} ranks"
+    if real - due:
+        fail(f"{told}: samples came twice, or in spite of the skip: {sorted(real - due)[:10]}")
+    if sum((due - real).values()) >= 4:
+        fail(f"{told}: other samples were lost too: {sorted(due - real)[:10]}")
+
+
 class _Ranks:
     """The loaders of all ranks."""
 
@@ -105,6 +139,14 @@ class _Ranks:
         for loader in self._loaders:
             if state is not None:
                 loader.load_state_dict(json.loads(json.dumps(state)))
+
+    def skip(self, num_batches: int, after: int) -> None:
+        for loader in self._loaders:
+            loader.skip_batches(num_batches, after)
+
+    @property
+    def can_skip(self) -> bool:
+        return all(hasattr(loader, "skip_batches") for loader in self._loaders)
 
     def state(self) -> dict[str, Any]:
         states = [loader.state_dict() for loader in self._loaders]

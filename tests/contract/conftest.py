@@ -1,0 +1,19 @@
+"""The data that the loaders of the contract suite read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from contract_loaders import make_data, serve_data
+from object_server import s3_server
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = make_data(tmp_path_factory.mktemp("contract") / "data")
+    with s3_server() as server:
+        serve_data(folder, server)
+        yield folder
