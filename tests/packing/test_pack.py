@@ -21,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feedline.errors import InvalidValueError, PackError
-from feedline.packing import FORMATS, chunk_writer, pack
+from feedline.packing import FORMATS, chunk_files, pack
 from feedline.store.manifest import read_manifest
 from pack_data import (
     SOURCE_KINDS,
@@ -128,14 +128,14 @@ def test_a_source_that_changes_while_it_is_read_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = make_source("jsonl", make_arrays(100), tmp_path / "source")
-    write = chunk_writer.write_chunk
+    write = chunk_files.write_chunk
 
     def write_late(*arguments: Any) -> None:
         with open(source, "a") as file:
             file.write("\n")
         write(*arguments)
 
-    monkeypatch.setattr(chunk_writer, "write_chunk", write_late)
+    monkeypatch.setattr(chunk_files, "write_chunk", write_late)
     with pytest.raises(PackError, match=f"{re.escape(str(source))}: has changed during packing"):
         pack(source, tmp_path / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["source"]

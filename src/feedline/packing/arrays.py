@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from feedline.errors import InvalidValueError
 from feedline.packing.fitting import column_of
+from feedline.packing.parts import Part, parts_between, rows_between
 from feedline.packing.rows import (
     Batch,
     Flat,
@@ -101,6 +102,7 @@ class NpyFiles:
     can_restart = True
 
     def __init__(self, files: Mapping[str, list[Path]], selection: Selection | None) -> None:
+        self._opened_with = files, selection
         chosen = select(selection, files, "source")
         paths = [path for old in chosen.values() for path in files[old]]
         self.identity = describe_files("npy", paths)
@@ -114,8 +116,22 @@ class NpyFiles:
     def batches(self, start: int) -> Iterator[Batch]:
         """Yield all rows from `start`."""
         for part in self._parts:
-            yield from part.batches(start)
+            if start < part.num_rows:
+                yield from part.batches(start)
             start = max(start - part.num_rows, 0)
+
+    def parts(self, num_bytes: int, row_bytes: int) -> list[Part]:
+        """Return ranges of rows; any row can be read alone."""
+        step = max(1, num_bytes // max(1, row_bytes))
+        return parts_between([*range(0, self.num_rows, step), self.num_rows], step)
+
+    def read(self, part: Part, row: int) -> Iterator[Batch]:
+        """Yield the rows of a part."""
+        return rows_between(self, part.start, part.stop)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Mapped files would be pickled with all that is in them.
+        return NpyFiles, self._opened_with
 
 
 def _map(path: Path) -> NDArray[Any]:

@@ -9,22 +9,15 @@ from bisect import bisect_right
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from feedline.errors import PackError
-from feedline.packing.formats import chunk_name, write_chunk
-from feedline.packing.rows import Rows, concatenate_rows, part_of_rows, row_sizes
+from feedline.packing.chunk_files import Filling, Finished, write_whole_chunk
+from feedline.packing.formats import chunk_name
+from feedline.packing.rows import Rows, part_of_rows, row_sizes
 from feedline.packing.settings import Cut
 from feedline.packing.workshop import Entry, Journal
-from feedline.store.checksums import checksum_files
 from feedline.store.columns import Column
-from feedline.store.lists import Lists
-from feedline.store.manifest import ChunkFile
-from feedline.store.paths import files_of
-from feedline.store.writing import remove, reported, sync, sync_chunk
+from feedline.store.writing import reported, sync, sync_chunk
 
 # Many small chunks share the cost of waiting for the disk.
 _COMMIT_BYTES = 2**26
@@ -64,22 +57,18 @@ class ChunkWriter:
         self._type_names = {column.name: column.type_name for column in columns}
         self._journal = journal
         self._pool = ThreadPoolExecutor(num_threads, thread_name_prefix="feedline-pack")
-        self._open: list[_Filling | None] = [None] * len(folders)
+        self._open: list[Filling | None] = [None] * len(folders)
         # Where each chunk of a folder begins, up to the one that is being filled.
         self._edges: list[list[int]] = [[0] for _ in folders]
         self._room = threading.BoundedSemaphore(num_waiting)
         self._error: BaseException | None = None
         self._guard = threading.Lock()
-        self._pending: list[tuple[int, int, ChunkFile, dict[str, int]]] = []
+        self._pending: list[Entry] = []
         self._last_commit = time.monotonic()
         #: The number of rows that each folder has got.
         self.positions = [0] * len(folders)
-        self.finished: list[dict[int, ChunkFile]] = [{} for _ in folders]
-        #: The bytes of each column of lists in each finished chunk.
-        self.list_bytes: list[dict[int, dict[str, int]]] = [{} for _ in folders]
-        with reported(folders[0]):
-            self._take_over(entries)
-        self.num_resumed = sum(len(chunks) for chunks in self.finished)
+        self.finished = Finished.taken_over(folders, format_, entries)
+        self.num_resumed = len(self.finished)
 
     def go_to(self, positions: list[int]) -> None:
         """Begin behind these rows of each folder, which are in finished chunks."""
@@ -93,11 +82,11 @@ class ChunkWriter:
         done = 0
         while done < len(sizes):
             number, offset = self._place(split)
-            finished = self.finished[split].get(number)
+            finished = self.finished.files[split].get(number)
             if finished is not None:
                 count = min(len(sizes) - done, finished.num_samples - offset)
             else:
-                filling = self._open[split] or _Filling(self._columns, self._cut.num_samples)
+                filling = self._open[split] or Filling(self._columns, self._cut.num_samples)
                 self._open[split] = filling
                 assert filling.num_rows == offset, "a chunk that is not finished is filled whole"
                 count = self._cut.num_that_fit(sizes[done:], offset, filling.num_bytes)
@@ -116,7 +105,7 @@ class ChunkWriter:
     def skip(self, split: int, num_rows: int) -> None:
         """Skip rows of finished chunks."""
         assert self._open[split] is None
-        edges, finished = self._edges[split], self.finished[split]
+        edges, finished = self._edges[split], self.finished.files[split]
         self.positions[split] += num_rows
         while (file := finished.get(len(edges) - 1)) is not None:
             if edges[-1] + file.num_samples > self.positions[split]:
@@ -142,7 +131,7 @@ class ChunkWriter:
 
     def is_finished(self, split: int, start: int, stop: int) -> bool:
         """Whether all these rows of a folder are in finished chunks."""
-        edges, finished = self._edges[split], self.finished[split]
+        edges, finished = self._edges[split], self.finished.files[split]
         number = bisect_right(edges, start) - 1
         end = edges[number]
         while end < stop:
@@ -182,24 +171,12 @@ class ChunkWriter:
             self._error = self._error or writing.exception()
         self._room.release()
 
-    def _write(self, split: int, number: int, first: int, filling: _Filling) -> None:
+    def _write(self, split: int, number: int, first: int, filling: Filling) -> None:
         path = self._path(split, number)
-        num_samples = filling.num_rows
-        rows = filling.rows()
-        list_bytes = {n: c.values.nbytes for n, c in rows.items() if isinstance(c, Lists)}
-        with reported(path):
-            write_chunk(self._format, path, rows, first, self._type_names)
-            checksum, num_bytes = checksum_files(files_of(path))
-        file = ChunkFile(
-            path=path.name,
-            num_samples=num_samples,
-            num_bytes=num_bytes,
-            checksum=checksum,
-            groups=(num_samples,) if self._format == "parquet" else None,
-        )
+        written = write_whole_chunk(self._format, path, filling.rows(), first, self._type_names)
         with self._guard:
-            self._pending.append((split, number, file, list_bytes))
-            pending_bytes = sum(chunk.num_bytes or 0 for _, _, chunk, _ in self._pending)
+            self._pending.append({"chunk": number, "split": split, **written})
+            pending_bytes = sum(entry["bytes"] for entry in self._pending)
             is_late = time.monotonic() - self._last_commit >= _COMMIT_SECONDS
         if pending_bytes >= _COMMIT_BYTES or is_late:
             self._commit()
@@ -211,70 +188,12 @@ class ChunkWriter:
             self._last_commit = time.monotonic()
         if not chunks:
             return
-        for split, number, *_ in chunks:
-            path = self._path(split, number)
+        paths = [self._path(entry["split"], entry["chunk"]) for entry in chunks]
+        for path in paths:
             with reported(path):
                 sync_chunk(path)
         with reported(self._folders[0]):
-            sync({self._folders[split] for split, *_ in chunks})
-        entries = [
-            {"chunk": number, "split": split, **file.describe(), "lists": list_bytes}
-            for split, number, file, list_bytes in chunks
-        ]
-        self._journal.append(*entries)
-        for split, number, file, list_bytes in chunks:
-            self.list_bytes[split][number] = list_bytes
-            self.finished[split][number] = file
-
-    def _take_over(self, entries: list[Entry]) -> None:
-        """Keep the finished chunks that still exist, and remove everything else."""
-        for entry in entries:
-            if "chunk" not in entry or not 0 <= entry["split"] < len(self._folders):
-                continue
-            path = self._path(entry["split"], entry["chunk"])
-            size = sum(file.stat().st_size for file in files_of(path)) if path.exists() else -1
-            if size == entry["bytes"]:
-                self.finished[entry["split"]][entry["chunk"]] = ChunkFile.from_entry(entry)
-                self.list_bytes[entry["split"]][entry["chunk"]] = entry["lists"]
-        for folder, finished in zip(self._folders, self.finished, strict=True):
-            folder.mkdir(parents=True, exist_ok=True)
-            known = {file.path for file in finished.values()}
-            for path in folder.iterdir():
-                if path.name not in known and path not in self._folders:
-                    remove(path)
-
-
-class _Filling:
-    """The rows of a chunk that is being filled.
-
-    Arrays have their room from the start where the number of rows is known; all else is joined in
-    the end.
-    """
-
-    def __init__(self, columns: list[Column], num_rows: int | None) -> None:
-        self._arrays: dict[str, NDArray[Any]] = {}
-        if num_rows is not None:
-            plain = [column for column in columns if not column.has_lists]
-            self._arrays = {c.name: np.empty((num_rows, *c.shape), c.dtype) for c in plain}
-        self._names = [column.name for column in columns]
-        self._parts: list[Rows] = []
-        self.num_rows = self.num_bytes = 0
-
-    def add(self, rows: Rows, num_rows: int, num_bytes: int) -> None:
-        """Take rows."""
-        place = slice(self.num_rows, self.num_rows + num_rows)
-        for name, array in self._arrays.items():
-            array[place] = rows[name]
-        if rest := {name: rows[name] for name in self._names if name not in self._arrays}:
-            self._parts.append(rest)
-        self.num_rows += num_rows
-        self.num_bytes += num_bytes
-
-    def rows(self) -> Rows:
-        """Return all rows; this is asked once."""
-        parts, self._parts = self._parts, []
-        joined = concatenate_rows(parts) if parts else {}
-        return {
-            name: self._arrays[name][: self.num_rows] if name in self._arrays else joined[name]
-            for name in self._names
-        }
+            sync({path.parent for path in paths})
+        self._journal.append(*chunks)
+        for entry in chunks:
+            self.finished.add(entry)

@@ -20,7 +20,8 @@ from feedline.packing.parquet_writer import parquet_type, write_parquet
 from feedline.packing.pt_file import ID_NAMES, add_ids, check_pt_columns, write_pt
 from feedline.packing.rows import Rows, Source
 from feedline.packing.selection import Selection
-from feedline.packing.table_files import CsvFiles, JsonlFiles, ParquetFiles
+from feedline.packing.table_files import ParquetFiles
+from feedline.packing.text_files import CsvFiles, JsonlFiles
 from feedline.store.columns import Column
 from feedline.store.extras import import_arrow
 from feedline.store.lists import LIST_PARTS, Lists

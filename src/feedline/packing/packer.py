@@ -8,17 +8,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from feedline.errors import check_flag
+from feedline.errors import InvalidValueError, check_flag
+from feedline.packing.engines import local, ray
 from feedline.packing.fitting import Widened, Wider
-from feedline.packing.pipeline import Pipeline
+from feedline.packing.plan import Plan
 from feedline.packing.rows import check_unchanged
 from feedline.packing.settings import DEFAULT_MEMORY, Settings
-from feedline.packing.sources import open_source, paths_of
+from feedline.packing.sources import open_source, paths_of, with_absolute_paths
+from feedline.packing.uploading import KeptFolder, pack_to_url
 from feedline.packing.workshop import Workshop, check_apart
 from feedline.store.columns import Column
 from feedline.store.manifest import read_manifest
+from feedline.store.opening import open as open_store
 from feedline.store.progress import open_progress
+from feedline.store.remote.urls import is_url
 from feedline.words import one_line
+
+_ENGINES = {"local": local.run, "ray": ray.run}
 
 
 @one_line
@@ -59,11 +65,13 @@ def pack(
     shuffle: bool = False,
     seed: int | str = 0,
     split: float | Mapping[str, float] | None = None,
+    engine: str = "local",
     num_threads: int | None = None,
     memory_budget: int = DEFAULT_MEMORY,
     progress: bool | None = None,
     resume: bool = True,
     overwrite: bool = False,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> PackResult:
     """Write a source as a folder of chunks with random access, and return what was written.
 
@@ -76,13 +84,15 @@ def pack(
         source: A parquet, Arrow, CSV, JSONL or `.npy` file, a list of files of one kind, or a
             folder of them, read in the order of their names. One `.npy` file is column "data"; a
             mapping of columns to `.npy` files, or a folder of them, has several columns. Or a
-            store, or the path of anything else that `feedline.open` opens. Or a mapping of columns
-            to arrays, lists of values or `feedline.store.Lists`; or an iterable of records, which
-            are mappings of columns to values. Values are numbers, arrays, lists of any length,
-            texts, bytes, dates, and records of these, whose columns get names such as "a/b". None
-            is a missing value. Iterables are read again from the start when packing resumes, so
-            they must yield the same records again.
-        folder: The folder to write.
+            store, or the path or URL of anything else that `feedline.open` opens. Or a mapping of
+            columns to arrays, lists of values or `feedline.store.Lists`; or an iterable of records,
+            which are mappings of columns to values; or a dataset of Ray Data, in its order, unless
+            that is random. Values are numbers, arrays, lists of any
+            length, texts, bytes, dates, and records of these, whose columns get names such as
+            "a/b". None is a missing value. Iterables are read again from the start when packing
+            resumes, so they must yield the same records again.
+        folder: The folder to write, or its URL: then the data is packed on disk first, in
+            `$FEEDLINE_CACHE` or `~/.cache/feedline`, and `metadata.json` is written last.
         format: The format of the chunks: "safetensors", "npy", "pt" or "parquet".
         columns: The columns to take, as a list, or as a mapping of new names to names in the
             source; by default all. All values of a column must have one type. Values of one shape
@@ -96,11 +106,16 @@ def pack(
         split: The share of each split by name, such as `{"train": 0.9, "validation": 0.1}`, or only
             the share of the validation split. Each is a folder in `folder`. A split gets its exact
             share of every thousand rows, at random.
-        num_threads: The number of threads; by default the number of cores.
-        memory_budget: About the number of bytes of memory to use.
+        engine: "local", or "ray" to pack with tasks on a Ray cluster, which every process of it
+            can run that sees source and folder: on shared storage, or the source at a URL. The
+            result is the same. Connects as `ray.init()` does, unless that was called.
+        num_threads: The number of threads; by default the number of cores. On a cluster the number
+            of tasks at once, by default all cores.
+        memory_budget: About the number of bytes of memory to use; on a cluster, by each task.
         progress: Show progress on stderr; by default if that is a terminal.
         resume: Resume after an interruption; if False, start over.
         overwrite: Replace an existing folder, at the very end.
+        storage_options: For URLs: how to get at them; see `feedline.open`.
 
     Raises:
         InvalidValueError: If an argument is outside its bounds.
@@ -122,6 +137,10 @@ def pack(
     """
     for name, flag in (("shuffle", shuffle), ("overwrite", overwrite)):
         check_flag(name, flag)
+    if is_url(source):
+        source = open_store(source, storage_options=storage_options)
+    elif storage_options is not None and not is_url(folder):
+        raise InvalidValueError("storage_options cannot be used: neither side is a URL; omit it")
     settings = Settings(
         format=format,
         columns=columns,
@@ -130,29 +149,62 @@ def pack(
         shuffle=shuffle,
         seed=seed,
         split=split,
+        engine=engine,
         num_threads=num_threads,
         memory_budget=memory_budget,
     )
-    workshop = Workshop(folder, overwrite=overwrite)
+    if is_url(folder):
+        return pack_to_url(
+            os.fspath(folder),
+            lambda folder, kept: _pack(
+                source, settings, folder, progress=progress, resume=resume, kept=kept
+            ),
+            storage_options=storage_options,
+            overwrite=overwrite,
+            progress=progress,
+        )
+    return _pack(source, settings, folder, progress=progress, resume=resume, overwrite=overwrite)
+
+
+def _pack(
+    source: Any,
+    settings: Settings,
+    folder: str | os.PathLike[str],
+    *,
+    progress: bool | None,
+    resume: bool,
+    overwrite: bool = False,
+    kept: KeptFolder | None = None,
+) -> PackResult:
+    workshop = Workshop(folder, overwrite=overwrite or kept is not None)
     check_apart(paths_of(source), workshop.folder)
     with open_progress(progress) as bars:
-        reader = open_source(source, settings.selection, settings.threads)
+        if settings.engine == "ray":
+            source = with_absolute_paths(source)
+        reader = open_source(source, settings.selection, settings.reading_threads)
+        request = settings.request(reader.identity)
+        if kept is not None and request is not None and resume and kept.is_of(request):
+            return _result(workshop.folder, tuple(settings.shares), None)
+        if kept is not None:
+            kept.forget()
         begun = workshop.begun_with if resume else {}
         is_same = begun.get("source") == reader.identity
         widened = Widened.from_described(begun.get("widened") if is_same else None)
         num_resumed: int | None = None
         while True:
-            pipeline = Pipeline(settings, reader, widened)
+            plan = Plan(settings, reader, widened)
             try:
-                with workshop.opened(pipeline.parameters, resume=resume):
+                with workshop.opened(plan.parameters, resume=resume):
                     if not workshop.is_published:
-                        num_resumed = pipeline.run(workshop, bars)
+                        num_resumed = _ENGINES[settings.engine](plan, workshop, bars)
                         check_unchanged(reader.identity)
                         workshop.publish()
                 break
             except Wider as wider:
                 before, widened = widened, wider.add_to(widened)
                 assert before != widened, "each time something new is shown"
+    if kept is not None and request is not None:
+        kept.keep(request)
     return _result(workshop.folder, tuple(settings.shares), num_resumed)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.errors import PackError
-from feedline.packing.rows import Rows
+from feedline.packing.rows import Rows, Values
 from feedline.store.extras import import_arrow
 from feedline.store.lists import Lists
 
@@ -34,6 +34,18 @@ def write_parquet(path: Path, rows: Rows) -> None:
     import_arrow("pyarrow.parquet").write_table(
         arrow.table(table), path, row_group_size=max(1, num_rows), use_dictionary=False
     )
+
+
+def to_arrow(where: str, name: str, values: Values) -> Any:
+    """Return a column as an array of Arrow.
+
+    Args:
+        where: What it is of, for errors.
+        name: Its name.
+        values: An array, or lists. Dates of seconds become those of milliseconds.
+    """
+    make: Any = _lists if isinstance(values, Lists) else _numbers
+    return make(import_arrow(), Path(where), name, values)
 
 
 def _numbers(arrow: Any, path: Path, name: str, array: NDArray[Any]) -> Any:

@@ -69,6 +69,11 @@ def concatenate_rows(parts: Sequence[Rows]) -> Rows:
     return {name: _join([part[name] for part in parts]) for name in parts[0]}
 
 
+def num_rows_of(rows: Rows) -> int:
+    """Return the number of rows."""
+    return len(next(iter(rows.values())))
+
+
 def num_bytes_of(rows: Rows) -> int:
     """Return the number of bytes of memory that rows take."""
     return sum(array.nbytes for column in rows.values() for array in _arrays_of(column))

@@ -15,8 +15,10 @@ from feedline.packing.selection import parse_columns
 from feedline.packing.splits import parse_split
 from feedline.plan.seeds import Seed, check_seed, describe_seed
 from feedline.store.columns import Column
+from feedline.store.extras import import_ray
 from feedline.words import several
 
+ENGINES = ("local", "ray")
 DEFAULT_CHUNK_BYTES = 2**26
 DEFAULT_MEMORY = 2**29
 _MIN_MEMORY = 2**20
@@ -68,6 +70,7 @@ class Settings:
     shuffle: bool
     seed: Seed
     split: Any
+    engine: str
     num_threads: int | None
     memory_budget: int
 
@@ -78,6 +81,8 @@ class Settings:
                 "be used together; pass one of them"
             )
         check_choice("format", self.format, FORMATS)
+        if check_choice("engine", self.engine, ENGINES) == "ray":
+            import_ray()
         self.selection = parse_columns(self.columns)
         for name in ("chunk_samples", "chunk_bytes"):
             if getattr(self, name) is not None:
@@ -86,6 +91,8 @@ class Settings:
         self.shares = parse_split(self.split)
         threads = (os.cpu_count() or 1) if self.num_threads is None else self.num_threads
         self.threads = check_integer("num_threads", threads, 1, 1024)
+        # A task on a cluster has one core.
+        self.reading_threads = 1 if self.engine == "ray" else self.threads
         self.memory_budget = check_memory(self.memory_budget)
         #: How many chunks are filled at the same time: without a shuffle, one of each split.
         self.num_open_chunks = 1 if self.shuffle else max(1, len(self.shares))
@@ -119,6 +126,20 @@ class Settings:
         chunk_bytes = min(cut.num_bytes, cut.max_bytes)
         free = self.memory_budget // 2 // max(1, chunk_bytes) - self.num_open_chunks
         return max(1, min(self.threads + 1, free))
+
+    def request(self, source: Any) -> dict[str, Any] | None:
+        """Return what is asked for, as JSON values; None if the source is read only once."""
+        if source.get("kind") == "records":
+            return None
+        return {
+            "source": source,
+            "format": self.format,
+            "selection": self.selection,
+            "chunks": [self.chunk_samples, self.chunk_bytes, self.memory_budget],
+            "shuffle": bool(self.shuffle),
+            "seed": describe_seed(self.seed),
+            "split": {name: str(share) for name, share in self.shares.items()},
+        }
 
     def describe(self, source: Any, columns: list[Column], cut: Cut) -> dict[str, Any]:
         """Return everything that decides the bytes of the result, as JSON values."""

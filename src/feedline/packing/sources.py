@@ -12,6 +12,7 @@ import numpy as np
 from feedline.errors import InvalidValueError
 from feedline.packing.arrays import ArraySource, NpyFiles, Records
 from feedline.packing.formats import KINDS
+from feedline.packing.ray_rows import RayRows, is_ray_dataset
 from feedline.packing.rows import Source
 from feedline.packing.selection import Selection
 from feedline.packing.stores import StoreSource, path_of
@@ -29,6 +30,8 @@ def open_source(source: Any, selection: Selection | None, num_threads: int) -> S
     """Return a reader of a source: files, stores, arrays or records."""
     if is_store(source):
         return StoreSource(source, selection)
+    if is_ray_dataset(source):
+        return RayRows(source, selection)
     paths = paths_of(source)
     if isinstance(source, Mapping):
         if len(paths) not in (0, len(source)):
@@ -89,6 +92,19 @@ def paths_of(source: Any) -> list[Path]:
     if not isinstance(entries, list | tuple):
         return []
     return [Path(entry) for entry in entries if isinstance(entry, str | os.PathLike)]
+
+
+def with_absolute_paths(source: Any) -> Any:
+    """Return a source with absolute paths, as other processes have other working directories."""
+    if is_store(source):
+        return source
+    if isinstance(source, str | os.PathLike):
+        return os.path.abspath(source)
+    if paths_of(source):
+        if isinstance(source, Mapping):
+            return {name: with_absolute_paths(path) for name, path in source.items()}
+        return [with_absolute_paths(path) for path in source]
+    return source
 
 
 def _list_files(entries: Iterable[str | os.PathLike[str]]) -> tuple[str, list[Path]]:

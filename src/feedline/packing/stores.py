@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from feedline.packing.parts import Part, parts_between, rows_between
 from feedline.packing.rows import Batch, Values, as_column, describe_files
 from feedline.packing.selection import Selection, select
 from feedline.store.columns import MISSING
@@ -32,6 +33,9 @@ class StoreSource:
     def __init__(self, store: Store, selection: Selection | None) -> None:
         self._store = store
         self._where = str(path_of(store) or f"the {type(store).__name__}")
+        files = getattr(getattr(store, "shards", None), "files", ())
+        # The fingerprint of remote files has their ETags.
+        files = [path for path in files if not hasattr(path, "tree")]
         known = store.columns
         chosen = select(selection, known, self._where)
         for new, old in list(chosen.items()):
@@ -52,7 +56,7 @@ class StoreSource:
         digest = hashlib.blake2b(repr((names, columns)).encode(), digest_size=16).hexdigest()
         self.identity: dict[str, Any] = {
             # A folder that packing wrote finds out by itself whether its files change.
-            **describe_files("store", getattr(getattr(store, "shards", None), "files", ())),
+            **describe_files("store", files),
             **{"fingerprint": store.fingerprint, "num_samples": store.num_samples},
             "columns": digest,
         }
@@ -63,6 +67,8 @@ class StoreSource:
         edges = store.edges
         sample_bytes = sum(column.sample_bytes for column in store.columns.values())
         step = max(1, _BATCH_BYTES // max(1, sample_bytes))
+        # A store of the user's own may lack it.
+        release = getattr(store, "release", lambda chunk: None)
         first_chunk = int(np.searchsorted(edges, start, side="right")) - 1
         for chunk in range(first_chunk, len(edges) - 1):
             first, end = int(edges[chunk]), int(edges[chunk + 1])
@@ -71,6 +77,15 @@ class StoreSource:
             for row in range(max(start, first), end, step):
                 rows = np.arange(row, min(row + step, end)) - first
                 yield self._batch(row, store.read(chunk, rows))
+            release(chunk)
+
+    def parts(self, num_bytes: int, row_bytes: int) -> list[Part]:
+        """Return runs of chunks."""
+        return parts_between(map(int, self._store.edges), max(1, num_bytes // max(1, row_bytes)))
+
+    def read(self, part: Part, row: int) -> Iterator[Batch]:
+        """Yield the samples of a part."""
+        return rows_between(self, part.start, part.stop)
 
     def _batch(self, row: int, found: dict[str, Any]) -> Batch:
         arrays: dict[str, Values] = {}
@@ -89,6 +104,9 @@ def path_of(store: Any) -> Path | None:
     for owner in (store, getattr(store, "shards", None)):
         for name in ("folder", "path"):
             found = getattr(owner, name, None)
+            if hasattr(found, "tree"):
+                # It is at a URL.
+                return None
             if isinstance(found, str | Path):
                 return Path(found)
     return None

@@ -1,6 +1,6 @@
 """`.h5ad` files are read once in a process of their own, with limits, before they are packed.
 
-A damaged file can make the HDF5 library loop for ever, take all memory or end the process. Only
+A damaged file can make the HDF5 library loop forever, take all memory or end the process. Only
 that other process ends then, and the error names the file.
 """
 
