@@ -53,6 +53,11 @@ def of_device() -> Iterator[Picture]:
     cost = report.number("consumer, us a batch", show=show_us)
     consumer = Row("next, while a batch is there", (("feedline", cost),))
     consumer = replace(consumer, targets=below(report, "the consumer", cost.text))
+    alone = [
+        (name, report.number(f"numpy alone, {name}", show=show_rate))
+        for name in ("8 threads", "1 thread")
+    ]
+    threads.append(Row("no device, numpy alone", tuple(alone)))
     rate = "GiB per second; more is better"
     yield Picture("bench-device", "Batches on a GPU", (Bars(rate, tuple(rows)),), report.caption)
     yield Picture(

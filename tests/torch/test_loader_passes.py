@@ -10,7 +10,8 @@ import torch
 import torch.utils.data
 
 from feedline.errors import CursorFormatError, InvalidValueError, PlanMismatchError
-from feedline.torch import BucketBatchSampler, DataLoader, DistributedSampler
+from feedline.torch import BucketBatchSampler, DataLoader, DistributedSampler, to_device
+from iterable_data import Counting
 from loader_data import FailsOnce, Ids, WholeBatches
 from states import history_of
 
@@ -28,6 +29,32 @@ def epoch_of(number: int) -> list[list[int]]:
 
 def batches_of(batches: Any) -> list[list[int]]:
     return [batch.tolist() for batch in batches]
+
+
+@pytest.mark.parametrize("wrap", [lambda loader: loader, lambda loader: to_device(loader, "cpu")])
+def test_the_next_epoch_is_that_of_the_next_pass(wrap: Any) -> None:
+    loader = wrap(make())
+    assert loader.next_epoch == 0
+    epochs = []
+    for _ in loader:
+        epochs.append(loader.next_epoch)
+    # The last batch ends the epoch.
+    assert epochs == [0, 0, 0, 0, 1]
+    resumed = wrap(make())
+    resumed.load_state_dict(loader.state_dict())
+    assert (resumed.epoch, resumed.next_epoch) == (0, 1)
+    next(iter(resumed))
+    assert (resumed.epoch, resumed.next_epoch) == (1, 1)
+    resumed.set_epoch(4)
+    assert resumed.next_epoch == 4
+
+
+def test_the_next_epoch_of_an_iterable_dataset_is_that_of_the_next_pass() -> None:
+    loader = DataLoader(Counting(6), batch_size=2)
+    next(iter(loader))
+    assert loader.next_epoch == 0
+    list(loader)
+    assert loader.next_epoch == 1
 
 
 def test_setting_the_epoch_on_the_sampler_works_as_with_torch() -> None:

@@ -22,6 +22,7 @@ from feedline.torch.calculator import BucketCalculator
 from feedline.torch.chunk_loader import ChunkLoader, ChunkTensors
 from feedline.torch.device.on_device import OnDevice, to_device
 from feedline.torch.feed_dataset import FeedDataset
+from feedline.torch.iterable_loader import IterableLoader
 from feedline.torch.loader import DataLoader
 from feedline.torch.mixture_dataset import MixtureDataset
 from feedline.torch.multiresolution import MultiresolutionDataset
@@ -60,6 +61,7 @@ __all__ = [
     "DistributedSampler",
     "FeedDataset",
     "FolderConfig",
+    "IterableLoader",
     "LazyFolderDataset",
     "MixtureDataset",
     "MixtureSampler",

@@ -66,6 +66,7 @@ class StoreOptions:
     memory_budget: int | None
     device: Any
     device_budget: int | None
+    reader_processes: int | None
 
     @property
     def reading(self) -> Reading:
@@ -76,15 +77,16 @@ class StoreOptions:
     def feeder(self, dataset: FeedDataset[Any], num_workers: int) -> Feeder | None:
         """Return the way to the device; None if batches are moved one by one, or stay here."""
         is_prepared = dataset.preparation is not None
-        if self.device_budget is not None and (self.device is None or num_workers or is_prepared):
+        if self.device is None or num_workers or is_prepared:
             reason = "num_workers=0" if num_workers else "a device"
             if is_prepared:
                 reason = "whole slabs, and with decode or sample_transform batches come one by one"
-            raise InvalidValueError(f"device_budget={self.device_budget!r:.80} needs {reason}")
-        if self.device is None or num_workers or is_prepared:
+            for name in ("device_budget", "reader_processes"):
+                if getattr(self, name) is not None:
+                    raise InvalidValueError(f"{name}={getattr(self, name)!r:.80} needs {reason}")
             return None
         budget = DEVICE_BUDGET if self.device_budget is None else self.device_budget
-        return Feeder(self.device, dataset.reading, budget)
+        return Feeder(self.device, dataset.reading, budget, self.reader_processes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +95,7 @@ class BatchSource:
 
     `torch_sampler` and `torch_batch_sampler` are passed to torch's two arguments. `on_device`
     changes a batch that was moved to the device; lists are formed after the move if `forms_later`.
+    A dataset that nobody else has `is_own`.
     """
 
     dataset: Any
@@ -106,6 +109,7 @@ class BatchSource:
     feeder: Feeder | None = None
     on_device: Callable[[Any], Any] | None = None
     forms_later: bool = False
+    is_own: bool = False
 
 
 def batch_source(
@@ -119,10 +123,12 @@ def batch_source(
         is_plan or (samples.sampler is None and samples.batch_sampler is None)
     )
     if is_read:
-        return _of_feed(_feed_dataset(dataset, samples, store), samples, store, num_workers)
+        source = _of_feed(_feed_dataset(dataset, samples, store), samples, store, num_workers)
+        return replace(source, is_own=True)
     needs_store = {name: value for name, value in vars(store).items() if name != "device"}
     if isinstance(dataset, FeedDataset):
         needs_store.pop("device_budget")
+        needs_store.pop("reader_processes")
     check_left_out(needs_store, "it needs a store, and no sampler")
     if isinstance(dataset, FeedDataset):
         check_no_batching(

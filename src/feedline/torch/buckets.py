@@ -26,6 +26,7 @@ class BucketSampler(BatchPlanSampler):
             world_size=segment.world_size,
             batch_size=segment.batch_size,
             history=segment.history,
+            skipped=segment.skipped,
         )
         number = check_integer("batch_idx", batch_idx, 0, replay.num_batches - 1)
         # A batch of the past may have been dealt to fewer ranks than there are now.

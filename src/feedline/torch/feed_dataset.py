@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import islice, pairwise
 from operator import attrgetter, itemgetter
 from time import perf_counter
 from typing import Any, TypeVar
@@ -35,6 +33,7 @@ from feedline.plan import Chunking, Plan, Segment
 from feedline.store import Store
 from feedline.store.columns import Arrays
 from feedline.store.protocol import check_store
+from feedline.torch import stateful_loader
 from feedline.torch.device.feeder import Feeder
 from feedline.torch.device.slabs import Arrival
 from feedline.torch.lists import (
@@ -47,7 +46,8 @@ from feedline.torch.lists import (
 from feedline.torch.regions import Regions, SharedColumns, can_share
 from feedline.torch.sampler import BatchPlanSampler
 from feedline.torch.shared_pass import SharedPass
-from feedline.torch.worker_reads import WorkerReads
+from feedline.torch.worker_place import ResumedPass, WorkerPass, begun, check_state
+from feedline.torch.worker_reads import WorkerBatches, WorkerReads
 
 Item = TypeVar("Item", covariant=True)
 # A column of lists is `TensorLists`, one of bytes or text is `Lists`.
@@ -126,6 +126,11 @@ class FeedDataset(IterableDataset[Item]):
         self._announced: tuple[Pass | None, Feeder | None] = (None, None)
         self._num_worker_passes = 0
         self._worker_reads: WorkerReads | None = None
+        # In a worker: the pass that runs there, and the state that the next one begins at.
+        self._worker_pass: WorkerPass | ResumedPass | None = None
+        self._worker_state: Mapping[str, Any] | None = None
+        # What a StatefulDataLoader throws away of it, where a worker does not see that itself.
+        self._num_discarded = 0
         #: What becomes of each sample; a loader sets it, and its batches are then `Prepared`.
         self.preparation: Preparation | None = None
         #: Whether workers deliver memory that they reuse; not if batches are changed there.
@@ -154,7 +159,12 @@ class FeedDataset(IterableDataset[Item]):
             self._shared.go_to_epoch(self.epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of the training loop; with workers, only the loader knows it."""
+        """Return the state of the training loop; with workers, only the loader knows it.
+
+        In a worker it is what this worker has sent, which torchdata's StatefulDataLoader asks for.
+        """
+        if self._worker_pass is not None:
+            return self._worker_pass.state_dict()
         if self._shared.was_in_workers:
             raise FeedlineError(
                 "state_dict() of a dataset with workers does not know which batches the training "
@@ -165,6 +175,11 @@ class FeedDataset(IterableDataset[Item]):
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Let the next pass resume from a saved state. An error changes nothing."""
+        worker = get_worker_info()
+        if worker is not None:
+            check_state(state_dict, worker.num_workers)
+            self._worker_state = state_dict
+            return
         self.batches.load_state_dict(state_dict)
         self._shared.go_to(self.batches.position.next_segment())
 
@@ -181,21 +196,40 @@ class FeedDataset(IterableDataset[Item]):
             self._announced = (running, feeder)
 
     def __iter__(self) -> Iterator[Item]:
+        stateful_loader.check_batches_of_dataset()
         worker = get_worker_info()
         if worker is None:
             (announced, feeder), self._announced = self._announced, (None, None)
             if self.preparation is not None:
                 return self._prepared_here(self.preparation, announced)
             return self._in_process(announced, feeder)
+        self._worker_pass = self._begun_in_worker(worker.id, worker.num_workers, worker.seed)
+        return self._worker_pass
+
+    def _begun_in_worker(
+        self, worker: int, num_workers: int, seed: int
+    ) -> WorkerPass | ResumedPass:
+        state, self._worker_state = self._worker_state, None
+        plan = self.batches.plan
+        sizes = {"world_size": self.batches.num_replicas, "batch_size": self.batch_size}
+        if state is not None:
+            seen = stateful_loader.num_discarded()
+            num_discarded = self._num_discarded if seen is None else seen
+            return ResumedPass(
+                *(self._made_in_worker, state, plan, sizes),
+                *(self._shared, worker, num_discarded),
+            )
         self._num_worker_passes += 1
         # The same in all workers of a pass: torch draws a seed for each loader's iterator, and
         # persistent workers count their passes together.
-        pass_number = (worker.seed - worker.id + self._num_worker_passes) % (2**62) + 1
+        pass_number = (seed - worker + self._num_worker_passes) % (2**62) + 1
         segment = self._shared.begin_in_worker(
-            *(self.batches.plan, self.batches.num_replicas, self.batch_size),
-            *(pass_number, worker.id),
+            plan, **sizes, pass_number=pass_number, worker=worker
         )
-        numbers = range(segment.num_done + worker.id, segment.num_batches, worker.num_workers)
+        return begun(self._made_in_worker, segment, worker, num_workers)
+
+    def _made_in_worker(self, segment: Segment, numbers: range) -> Iterator[Any]:
+        """Return the batches with these numbers, read in a worker."""
         if self.preparation is not None:
             batches = PickedBatches(
                 self.preparation, self._chunking, segment, self.batches.rank, numbers
@@ -209,7 +243,10 @@ class FeedDataset(IterableDataset[Item]):
         return self._in_worker(self._worker_reads, segment, numbers)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_worker_reads": None, "_announced": (None, None)}
+        stateful_loader.check_batches_of_dataset()
+        fresh: dict[str, Any] = {"_worker_reads": None, "_worker_pass": None, "_worker_state": None}
+        fresh["_num_discarded"] = stateful_loader.num_discarded() or 0
+        return {**self.__dict__, **fresh, "_announced": (None, None)}
 
     def _in_process(self, announced: Pass | None, feeder: Feeder | None) -> Iterator[Item]:
         """Yield the batches of a pass; one that no loader has begun counts them itself."""
@@ -217,14 +254,13 @@ class FeedDataset(IterableDataset[Item]):
         slabs = self._slabs(running, feeder)
         try:
             for slab in self._timed(slabs, running, feeder):
-                sizes = [end - first for first, end in pairwise(slab.block.bounds.tolist())]
                 tensors, arrived = self._opened(slab, feeder, running)
-                for batch in list(map(self._arrange, self._split(tensors, sizes))):
+                for batch in map(self._arrange, self._split(tensors, slab.sizes)):
                     arrived()
                     if announced is None:
                         running.deliver()
                     yield batch
-                if slab.block.first == running.start:
+                if slab.first == running.start:
                     # Known from now on, so that a state can be saved even when a file is lost.
                     start = perf_counter()
                     _ = self.store.fingerprint
@@ -303,7 +339,7 @@ class FeedDataset(IterableDataset[Item]):
         num_rows = min(_ROWS_AT_ONCE, budget // (4 * row_bytes))
         batches = picked_batches(segment, self.batches.rank, numbers)
         read = partial(self._read, reads)
-        return _WorkerBatches(batches, read, max(1, num_rows // segment.batch_size))
+        return WorkerBatches(batches, read, max(1, num_rows // segment.batch_size))
 
     def _read(self, reads: WorkerReads, some: list[NDArray[np.int64]]) -> Iterator[Item]:
         """Read batches in a worker, and return them one by one, ready to be sent."""
@@ -311,66 +347,32 @@ class FeedDataset(IterableDataset[Item]):
         arrays, region = reads.read(np.concatenate(some))
         # Batches share no memory as torch sends them: it would send all that is shared with each.
         send = _copied if region is None else partial(SharedColumns, region=region)
-        batches = self._split(self._tensors(arrays), sizes)
+        # An error is that of all, which are read one by one then.
+        batches = list(self._split(self._tensors(arrays), sizes))
         return (self._arrange([send(part) for part in batch]) for batch in batches)
 
     def _split(self, tensors: Tensors, sizes: list[int]) -> Iterator[tuple[Tensors, ...]]:
         """Return the dicts of each batch: for each prefix, the columns that begin with it."""
-        dicts = []
-        for prefix in self._prefixes:
-            names = [name for name in tensors if name.startswith(prefix)]
-            short = [name.removeprefix(prefix) for name in names]
-            parts = zip(*(cut_column(tensors[name], sizes) for name in names), strict=True)
-            batches = [dict(zip(short, batch, strict=True)) for batch in parts]
-            if self.has_lists and self.forms_lists:
-                batches = [formed(batch, self.lists) for batch in batches]
-            dicts.append(batches)
+        dicts = [self._dicts(tensors, prefix, sizes) for prefix in self._prefixes]
         return zip(*dicts, strict=True)
+
+    def _dicts(self, tensors: Tensors, prefix: str, sizes: list[int]) -> Iterator[Tensors]:
+        """Yield a dict for each batch, with the columns that begin with a prefix.
+
+        What Python makes of texts and bytes, it makes for one batch at a time: so its memory is
+        that of a batch before, which a core may still have in its cache.
+        """
+        names = [name for name in tensors if name.startswith(prefix)]
+        short = [name.removeprefix(prefix) for name in names]
+        for parts in zip(*(cut_column(tensors[name], sizes) for name in names), strict=True):
+            batch = dict(zip(short, parts, strict=True))
+            is_formed = self.has_lists and self.forms_lists
+            yield formed(batch, self.lists) if is_formed else batch
 
 
 def _delivered(running: Pass, batch: Prepared) -> Prepared:
     running.deliver(1, batch.skips)
     return batch
-
-
-class _WorkerBatches(Iterator[Item]):
-    """The batches of a worker: one at first, so that it comes soon, then more and more together.
-
-    After one that cannot be read come those behind it: a loader counts what its workers send in
-    turn, so that each of them must send something for every batch.
-    """
-
-    def __init__(
-        self,
-        batches: Iterator[NDArray[np.int64]],
-        read: Callable[[list[NDArray[np.int64]]], Iterator[Item]],
-        num_most: int,
-    ) -> None:
-        self._batches = batches
-        self._read = read
-        self._num_most = num_most
-        self._count = 1
-        self._made: Iterator[Item] = iter(())
-        # Those that could not be read together; they are read one by one.
-        self._single: deque[NDArray[np.int64]] = deque()
-
-    def __next__(self) -> Item:
-        for batch in self._made:
-            return batch
-        if not self._single:
-            some = list(islice(self._batches, self._count))
-            if not some:
-                raise StopIteration
-            self._count = min(2 * self._count, self._num_most)
-            try:
-                self._made = self._read(some)
-                return next(self._made)
-            except Exception:
-                # A store of the user's own may raise anything.
-                if len(some) == 1:
-                    raise
-                self._single.extend(some)
-        return next(self._read([self._single.popleft()]))
 
 
 def _do_nothing() -> None:

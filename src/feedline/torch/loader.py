@@ -14,6 +14,7 @@ from torch.utils.data import Sampler
 from feedline.errors import check_callable, check_flag, check_integer
 from feedline.feed import Pass, Peers, PlannedLoader, RankOptions, Recorder
 from feedline.feed.decoders import Decoder
+from feedline.feed.iterables import become, is_iterable
 from feedline.feed.preparation import SampleTransform
 from feedline.feed.skips import SkipCount
 from feedline.feed.waits import TimedReads
@@ -23,15 +24,16 @@ from feedline.torch.delivering import Asked, Delivering
 from feedline.torch.device.link import Link
 from feedline.torch.device.moving import MovedAhead
 from feedline.torch.feed_dataset import FeedDataset
+from feedline.torch.in_lightning import check_caller, noted, original_of, remember
+from feedline.torch.in_trainers import InTrainers
+from feedline.torch.iterable_loader import IterableLoader
 from feedline.torch.lists import formed
-from feedline.torch.loader_arguments import as_is, check_exact
+from feedline.torch.loader_arguments import MAX_WORKERS, as_is, check_exact
 from feedline.torch.shield import Shielded, born_shielded
 from feedline.torch.worker_errors import worker_errors
 from feedline.words import several
 
 Item = TypeVar("Item", covariant=True)
-# A number beyond this is a mistake that would fill the memory with processes.
-_MAX_WORKERS = 1024
 
 
 class Samples(Protocol[Item]):
@@ -40,7 +42,7 @@ class Samples(Protocol[Item]):
     def __getitem__(self, index: Any, /) -> Item: ...
 
 
-class DataLoader(PlannedLoader, TorchDataLoader[Item]):  # type: ignore[misc]
+class DataLoader(InTrainers, PlannedLoader, TorchDataLoader[Item]):
     """torch's DataLoader with a state that counts the batches it has delivered.
 
     Over a store, what `feedline.open` returns, a batch is a dict of tensors, one for each column.
@@ -54,7 +56,8 @@ class DataLoader(PlannedLoader, TorchDataLoader[Item]):  # type: ignore[misc]
         dataset: A store. Or a map-style dataset: if it has `__getitems__`, a whole batch is fetched
             at once; if that returns one thing instead of a list, this is taken as the batch. Or one
             of Feedline's iterable datasets, such as `LazyFolderDataset`, which makes its own
-            batches.
+            batches. For another iterable dataset with a state, such as a streaming one of Hugging
+            Face, the loader is an `IterableLoader`.
         batch_size: The number of samples in a batch.
         shuffle: Shuffle the samples, in a new order in each epoch; only without a sampler.
         sampler: A plan or an order, such as `feedline.Subset` or `feedline.Weighted`; or one of
@@ -104,13 +107,17 @@ class DataLoader(PlannedLoader, TorchDataLoader[Item]):  # type: ignore[misc]
         num_threads: For a store, without workers: the number of threads that read ahead; by default
             the cores of this process, divided by the ranks on this machine.
         memory_budget: For a store: bytes that the batches read ahead or in use may take, in each
-            worker if there are any; by default 48 MiB, and 16 MiB for each thread after the first.
+            worker if there are any; by default 48 MiB, and 32 MiB for each thread after the first.
         device: The device that batches are delivered on, such as `"cuda"`; they are copied ahead,
             and ready for the current stream. A `transform` gets them there. By default batches stay
             in this process's memory. With a device, `memory_budget` counts pinned memory; its
-            default is then 128 MiB and 32 MiB for each thread.
+            default is then 384 MiB and 48 MiB for each thread.
         device_budget: For a store, without workers: bytes of the device's memory for what is copied
             ahead, by default 2 GiB.
+        reader_processes: For a store on a device, without workers: the number of processes that the
+            reading threads are divided over, so that the training loop does not wait for them; 0
+            keeps them in this process. By default one for every three threads if the device is a
+            GPU. Stores on object storage, and those with lists, are read in this process.
         log: A folder for a log of every batch, for `feedline audit`; or a recorder, such as a
             `feedline.runs.ConsumptionLog`.
         num_replicas: The number of ranks; by default that of the process group, else 1.
@@ -163,6 +170,7 @@ class DataLoader(PlannedLoader, TorchDataLoader[Item]):  # type: ignore[misc]
         memory_budget: int | None = None,
         device: torch.device | str | int | None = None,
         device_budget: int | None = None,
+        reader_processes: int | None = None,
         log: str | os.PathLike[str] | Recorder | None = None,
         num_replicas: int | None = None,
         rank: int | None = None,
@@ -171,8 +179,16 @@ class DataLoader(PlannedLoader, TorchDataLoader[Item]):  # type: ignore[misc]
         desync_guard: bool = True,
         desync_timeout: float = 60.0,
     ) -> None:
+        if (made := original_of(dataset, sampler, batch_sampler)) is not None:
+            self.__dict__.update(made.__getstate__())
+            if batch_sampler is not None:
+                self.__dict__["batch_sampler"] = batch_sampler
+            return
         check_exact(in_order, generator)
-        num_workers = check_integer("num_workers", num_workers, 0, _MAX_WORKERS)
+        if type(self) is DataLoader and is_iterable(dataset):
+            become(self, IterableLoader, locals())
+            return
+        num_workers = check_integer("num_workers", num_workers, 0, MAX_WORKERS)
         for name, function in (("transform", transform), ("collate_fn", collate_fn)):
             check_callable(name, function)
         source = batch_source(
@@ -206,6 +222,7 @@ class DataLoader(PlannedLoader, TorchDataLoader[Item]):  # type: ignore[misc]
                 memory_budget=memory_budget,
                 device=device,
                 device_budget=device_budget,
+                reader_processes=reader_processes,
             ),
             num_workers,
         )
@@ -241,6 +258,18 @@ class DataLoader(PlannedLoader, TorchDataLoader[Item]):  # type: ignore[misc]
         #: What torch has asked for in the pass that has begun.
         self.asked_for = Asked()
         PlannedLoader.__init__(self, source.sampler.position, source.batching, log)
+        remember(self, source.sampler, *((source.dataset,) if source.is_own else ()))
+
+    @property
+    def sampler(self) -> Any:
+        """The sampler that decides which samples this rank gets, be it of samples or of batches."""
+        return self._sampler
+
+    @sampler.setter
+    def sampler(self, sampler: Any) -> None:
+        # torch sets it when it is made, to one of its own if the dataset or the sampler makes
+        # batches.
+        self._torch_sampler = sampler
 
     @property
     def batch_size(self) -> int | None:
@@ -249,8 +278,9 @@ class DataLoader(PlannedLoader, TorchDataLoader[Item]):  # type: ignore[misc]
 
     @batch_size.setter
     def batch_size(self, batch_size: int | None) -> None:
-        # torch sets it when it is made; what counts is the position's.
-        pass
+        # torch sets it when it is made; what counts is the position's. Lightning makes a loader
+        # again with what it finds here.
+        self.__dict__["batch_size"] = batch_size
 
     @property
     def num_skipped(self) -> int:
@@ -263,6 +293,7 @@ class DataLoader(PlannedLoader, TorchDataLoader[Item]):  # type: ignore[misc]
         return f"{type(held).__name__}{workers}"
 
     def _load_state(self, state: Mapping[str, Any]) -> None:
+        check_caller(state)
         self._sampler.load_state_dict(state)
 
     def _batches(self, running: Pass) -> Iterator[Any]:
@@ -270,7 +301,7 @@ class DataLoader(PlannedLoader, TorchDataLoader[Item]):  # type: ignore[misc]
         if isinstance(self.dataset, FeedDataset):
             self.dataset.announce(running, self.num_workers, self._feeder)
         elif self._auto_collation:
-            asked.batches = self._sampler.batches(running)
+            asked.batches = noted(self._sampler.batches(running), self.batch_sampler)
         else:
             asked.batches = self._sampler.entries(running)
         form: Callable[[Any], Any] | None = None
@@ -304,7 +335,7 @@ class DataLoader(PlannedLoader, TorchDataLoader[Item]):  # type: ignore[misc]
     @property
     def _index_sampler(self) -> Any:
         # What torch takes indices from, in the order in which batches come back.
-        return super()._index_sampler if isinstance(self.dataset, FeedDataset) else _Indices(self)
+        return self._torch_sampler if isinstance(self.dataset, FeedDataset) else _Indices(self)
 
     def _asked(self) -> Any:
         return self.asked_for.latest

@@ -15,6 +15,9 @@ from feedline.errors import InvalidValueError
 from feedline.feed import Batching
 from feedline.torch.sampler import PlanSampler, SampleSampler
 
+#: A number of workers beyond this is a mistake that would fill the memory with processes.
+MAX_WORKERS = 1024
+
 
 def check_exact(in_order: bool, generator: Any) -> None:
     """Raise if an option of torch's loader would break resuming, or would be ignored."""
@@ -33,8 +36,8 @@ def check_dataset(dataset: Any) -> int:
     """Return the number of samples of a map-style dataset, or raise."""
     if isinstance(dataset, IterableDataset):
         raise InvalidValueError(
-            f"dataset={type(dataset).__name__} must be a map-style dataset or one of Feedline's "
-            "iterable ones; pass others to torch's DataLoader"
+            f"dataset={type(dataset).__name__} is iterable, and has no samples by number for a "
+            "plan or a sampler; omit sampler, or use a map-style dataset"
         )
     check_samples(dataset)
     return len(dataset)

@@ -7,18 +7,20 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
 from typing import Any, ClassVar, TypeVar
 
-from torch.utils.data import Sampler
+from torch.utils.data import DistributedSampler
 
 from feedline.feed import Pass, Peers, Position
 from feedline.feed.delegation import asked_of
 from feedline.feed.passes import SINGLE
 from feedline.feed.shown import loader_shown, samples_shown
 from feedline.plan import Block, Plan
+from feedline.torch import stateful_loader
 
 Item = TypeVar("Item")
 
 
-class PlanSampler(Sampler[Item]):
+# Trainers know by torch's class that a sampler has divided the samples over the ranks.
+class PlanSampler(DistributedSampler[Item]):
     """A sampler that computes its entries from a plan, so it can resume anywhere.
 
     An entry is what the sampler yields: a sample, or a batch. The state counts entries yielded. A
@@ -42,6 +44,8 @@ class PlanSampler(Sampler[Item]):
     #: How many entries are computed together at first.
     _num_first = 1
     _position_class: ClassVar[type[Position]] = Position
+    # A StatefulDataLoader has loaded the end of an epoch: what its tail has dropped stays dropped.
+    _has_nothing_left = False
 
     def __init__(
         self,
@@ -86,6 +90,7 @@ class PlanSampler(Sampler[Item]):
 
     def set_epoch(self, epoch: int) -> None:
         """Move to the start of `epoch`; the current epoch is not restarted."""
+        self._has_nothing_left = self._has_nothing_left and epoch == self.epoch
         self.position.set_epoch(epoch)
 
     def __len__(self) -> int:
@@ -93,12 +98,17 @@ class PlanSampler(Sampler[Item]):
         return self.position.num_batches()
 
     def __iter__(self) -> Iterator[Item]:
+        stateful_loader.check_pass(self)
         # A chain takes entries out of lists without running any Python for each.
         return chain.from_iterable(self._handed_out())
 
     def _handed_out(self) -> Iterator[Iterator[Item]]:
         # A generator: nothing happens before the first entry is asked for. torch's DataLoader
         # makes two iterators of its sampler at times and uses the second one.
+        if self._has_nothing_left:
+            self._has_nothing_left = False
+            self.position.restart()
+            return
         running = self.position.begin(moves_on=False)
         for entries in self.portions(running):
             yield running.hand_out(entries)
@@ -118,11 +128,13 @@ class PlanSampler(Sampler[Item]):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state; save it on any rank, load it on any number of ranks."""
-        return self.position.state_dict()
+        return stateful_loader.with_sizes(self.position.state_dict(), self.position)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from a saved state. An error leaves the sampler unchanged."""
+        asked = self.epoch
         self.position.load_state_dict(state)
+        self._has_nothing_left = stateful_loader.settle(self.position, state, asked)
 
 
 class SampleSampler(PlanSampler[int]):
@@ -151,7 +163,7 @@ class SampleSampler(PlanSampler[int]):
         return samples_shown(self, self.position, SINGLE)
 
     @property
-    def num_samples(self) -> int:
+    def num_samples(self) -> int:  # type: ignore[override]
         """The number of samples of each rank in an epoch."""
         return len(self)
 

@@ -7,6 +7,9 @@ larger, all is copied to a region of its own, made for them.
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -84,3 +87,43 @@ class WorkerReads:
 def _values(array: Any) -> NDArray[Any]:
     values: NDArray[Any] = array.values if isinstance(array, Lists) else array
     return values
+
+
+class WorkerBatches(Iterator[Any]):
+    """The batches of a worker: one at first, so that it comes soon, then more and more together.
+
+    After one that cannot be read come those behind it: a loader counts what its workers send in
+    turn, so that each of them must send something for every batch.
+    """
+
+    def __init__(
+        self,
+        batches: Iterator[NDArray[np.int64]],
+        read: Callable[[list[NDArray[np.int64]]], Iterator[Any]],
+        num_most: int,
+    ) -> None:
+        self._batches = batches
+        self._read = read
+        self._num_most = num_most
+        self._count = 1
+        self._made: Iterator[Any] = iter(())
+        # Those that could not be read together; they are read one by one.
+        self._single: deque[NDArray[np.int64]] = deque()
+
+    def __next__(self) -> Any:
+        for batch in self._made:
+            return batch
+        if not self._single:
+            some = list(islice(self._batches, self._count))
+            if not some:
+                raise StopIteration
+            self._count = min(2 * self._count, self._num_most)
+            try:
+                self._made = self._read(some)
+                return next(self._made)
+            except Exception:
+                # A store of the user's own may raise anything.
+                if len(some) == 1:
+                    raise
+                self._single.extend(some)
+        return next(self._read([self._single.popleft()]))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import mmap
+import os
+import weakref
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from queue import SimpleQueue
@@ -13,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from feedline.errors import InvalidValueError
+from feedline.errors import FeedlineError, InvalidValueError
 from feedline.feed.waits import Stretch
 from feedline.torch.device.stream_waits import StreamWaits
 
@@ -30,18 +33,17 @@ class Link:
 
     def __init__(self, device: torch.device | str | int) -> None:
         self.device = device_named(device)
+        #: Whether the device is a GPU with streams and events.
+        self.is_cuda = self.device.type == "cuda"
         self._stream = torch.cuda.Stream(self.device) if self.is_cuda else None
+        # Making one costs more than using it; only the thread of the loop uses this.
+        self._sending = torch.cuda.stream(self._stream) if self.is_cuda else nullcontext()
         self._of_thread = local()
         self._waits = StreamWaits()
 
     def __reduce__(self) -> tuple[type[Link], tuple[torch.device]]:
         # Streams stay with their process.
         return Link, (self.device,)
-
-    @property
-    def is_cuda(self) -> bool:
-        """Whether the device is a GPU with streams and events."""
-        return self.device.type == "cuda"
 
     def host_memory(self, num_bytes: int) -> torch.Tensor:
         """Return memory of this process from which copies run beside other work."""
@@ -53,15 +55,18 @@ class Link:
 
     def sending(self) -> AbstractContextManager[Any]:
         """Return a context in which work goes to the stream of copies."""
-        if self._stream is None:
-            return nullcontext()
-        if not in_reader():
-            return torch.cuda.stream(self._stream)
+        if self._stream is None or not in_reader():
+            return self._sending
         # Our own threads do nothing else, and changing the stream each time would cost them much.
         if not getattr(self._of_thread, "is_sending", False):
             torch.cuda.set_stream(self._stream)
             self._of_thread.is_sending = True
         return nullcontext()
+
+    def finish(self) -> None:
+        """Wait until all copies are over."""
+        if self._stream is not None:
+            self._stream.synchronize()
 
     def mark(self) -> Any:
         """Return an event after all copies that were begun; None if they are over."""
@@ -118,15 +123,24 @@ class Ring:
         link: The device that copies go to.
         num_bytes: The size of a piece.
         count: How many pieces there are.
+        shared: Where the pieces lie, at its end; by default the ring takes memory of its own.
     """
 
-    def __init__(self, link: Link, num_bytes: int, count: int) -> None:
+    def __init__(
+        self, link: Link, num_bytes: int, count: int, shared: SharedMemory | None = None
+    ) -> None:
         self.num_bytes = num_bytes
         self.count = count
         #: When the calling thread last waited for the copy from a piece.
         self.waited = _Waited()
         # Pinning rounds up to a power of two, so all pieces are pinned together.
-        pieces = link.host_memory(num_bytes * count).numpy().reshape(count, num_bytes)
+        # Held as long as pieces are in use: without it, the memory is no longer pinned.
+        self._shared = shared
+        if shared is None:
+            memory = link.host_memory(num_bytes * count)
+        else:
+            memory = shared.bytes[-num_bytes * count :]
+        pieces = memory.numpy().reshape(count, num_bytes)
         self._free: SimpleQueue[tuple[NDArray[np.uint8], Any]] = SimpleQueue()
         for piece in pieces:
             self._free.put((piece, None))
@@ -143,6 +157,38 @@ class Ring:
     def give_back(self, piece: NDArray[np.uint8], event: Any = None) -> None:
         """Make a piece free after `event`."""
         self._free.put((piece, event))
+
+
+class SharedMemory:
+    """Memory in a file without a name, which other processes map too; pinned for a GPU.
+
+    Args:
+        link: The device that copies go to.
+        num_bytes: The size.
+    """
+
+    def __init__(self, link: Link, num_bytes: int) -> None:
+        self.file = os.memfd_create("feedline-slabs", os.MFD_CLOEXEC)
+        weakref.finalize(self, os.close, self.file)
+        os.ftruncate(self.file, num_bytes)
+        #: All of it.
+        self.bytes = torch.from_numpy(np.frombuffer(mmap.mmap(self.file, num_bytes), np.uint8))
+        if link.is_cuda:
+            _check_pinned(torch.cuda.cudart().cudaHostRegister(self.bytes.data_ptr(), num_bytes, 0))
+            weakref.finalize(self, _unpin, link, self.bytes.data_ptr()).atexit = False
+
+
+def _check_pinned(error: Any) -> None:
+    if int(error):
+        raise FeedlineError(
+            f"memory cannot be pinned for a GPU (CUDA error {int(error)}); use a smaller "
+            "memory_budget"
+        )
+
+
+def _unpin(link: Link, address: int) -> None:
+    link.finish()
+    torch.cuda.cudart().cudaHostUnregister(address)
 
 
 def device_named(device: torch.device | str | int) -> torch.device:

@@ -81,6 +81,12 @@ class OnDevice(LoaderWrapper):
         latest: Delivered | None = self._running.latest
         return latest
 
+    @property
+    def next_epoch(self) -> int:
+        """The epoch of the next pass."""
+        held: Any = self.loader
+        return self.epoch if self._num_waiting else int(held.next_epoch)
+
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the training loop."""
         return self.state_before(0) if self._num_waiting else self.loader.state_dict()
@@ -93,6 +99,21 @@ class OnDevice(LoaderWrapper):
         """Resume from a saved state; an error changes nothing."""
         self.loader.load_state_dict(state_dict)
         self._running = None
+
+    def skip_batches(self, num_batches: int, after: int = 0, *, on_load: bool = False) -> None:
+        """Skip batches that follow, on every rank alike; the state contains the skip.
+
+        Args:
+            num_batches: How many batches each rank skips; all must be in the current epoch.
+            after: How many batches come before these.
+            on_load: Skip them when the next state is loaded, and count from there.
+        """
+        if not on_load and self._num_waiting:
+            # The loader has delivered these, and the training loop has not received them.
+            self.load_state_dict(self.state_dict())
+        self.loader.skip_batches(num_batches, after, on_load=on_load)
+        if not on_load:
+            self._running = None
 
     def set_epoch(self, epoch: int) -> None:
         """Move to the start of `epoch`; the current epoch is not restarted."""

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from feedline.feed.gathering import bytes_for, layout_of
 from feedline.feed.reading import Slab
 from feedline.feed.waits import Stretch, WaitCounter
-from feedline.plan import Block
 from feedline.store import Column, Store
 from feedline.torch.device.link import Link, Ring, in_reader
 from feedline.torch.device.moving import move
@@ -28,7 +27,8 @@ class DeviceSlab(NamedTuple):
     """Consecutive batches on a device.
 
     Args:
-        block: Which samples they hold.
+        first: The number of the first batch.
+        sizes: The number of samples in each batch.
         memory: The memory of all columns of arrays, and of each column of lists.
         tensors: The samples, column by column; `TensorLists` of a column of lists, and `Lists` of
             one of bytes or text.
@@ -36,7 +36,8 @@ class DeviceSlab(NamedTuple):
         copied: When a thread of ours copied them, or waited for other copies.
     """
 
-    block: Block
+    first: int
+    sizes: list[int]
     memory: list[torch.Tensor]
     tensors: dict[str, Any]
     event: Any
@@ -94,7 +95,7 @@ class CopiedSlabs:
         event, start = None, perf_counter()
         try:
             num_rows = len(slab.block.indices)
-            num_bytes = bytes_for(self._columns, num_rows)
+            num_bytes = self._layout.num_bytes(num_rows)
             with self._link.sending():
                 held = [self._link.device_memory(num_bytes)]
                 held[0].copy_(torch.from_numpy(memory[:num_bytes]), non_blocking=True)
@@ -106,10 +107,10 @@ class CopiedSlabs:
         tensors = {name: tensors[name] for name in self._columns}
         if in_reader():
             copied = self._ring.waited.stretch, (start, perf_counter())
-            return DeviceSlab(slab.block, held, tensors, event, copied)
+            return DeviceSlab(slab.first, slab.sizes, held, tensors, event, copied)
         since, until = self._ring.waited.stretch
         self._waits.add_copying(start - (until - since))
-        return DeviceSlab(slab.block, held, tensors, event)
+        return DeviceSlab(slab.first, slab.sizes, held, tensors, event)
 
     def _moved_lists(self, slab: Slab, held: list[torch.Tensor]) -> dict[str, Any]:
         """Begin the copies of the columns of lists; bytes and text stay on the host."""
@@ -134,6 +135,14 @@ class TensorLayout:
     def __init__(self, store: Store) -> None:
         self._columns = store.columns
         self._known: dict[int, list[tuple[str, int, int, torch.dtype, tuple[int, ...]]]] = {}
+        self._num_bytes: dict[int, int] = {}
+
+    def num_bytes(self, num_rows: int) -> int:
+        """Return the number of bytes of so many rows."""
+        known = self._num_bytes.get(num_rows)
+        if known is None:
+            known = self._num_bytes[num_rows] = bytes_for(self._columns, num_rows)
+        return known
 
     def tensors(self, memory: torch.Tensor, num_rows: int) -> dict[str, torch.Tensor]:
         """Return a tensor for each column, one after another in `memory`."""
