@@ -1,4 +1,4 @@
-"""The processes of JAX, and the clock of a run. Needs the extra `feedline[jax]`."""
+"""A data loader for JAX, its processes, and the clock of a run. Needs the extra `feedline[jax]`."""
 
 try:
     import jax as _jax  # noqa: F401
@@ -9,7 +9,9 @@ except ModuleNotFoundError as error:
         "feedline.jax needs jax, which is not installed; install feedline[jax]", name="jax"
     ) from None
 
+from feedline.jax.loader import DataLoader
+from feedline.jax.mesh import MeshPeers
 from feedline.jax.peers import JaxPeers
 from feedline.steps import StepScheduler, StepSchedulerConfig
 
-__all__ = ["JaxPeers", "StepScheduler", "StepSchedulerConfig"]
+__all__ = ["DataLoader", "JaxPeers", "MeshPeers", "StepScheduler", "StepSchedulerConfig"]
