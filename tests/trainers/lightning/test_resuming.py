@@ -1,0 +1,361 @@
+"""Training that stops anywhere resumes with the next sample, with any sizes; else it is refused.
+
+A batch size that changes does to Lightning's counts what a number of processes does; the stories of
+`job.py` change that one.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import lightning
+import pytest
+import torch
+from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.utilities import CombinedLoader
+from lightning_models import NUM_SAMPLES, Count, Model, quiet_trainer
+from torch.utils.data import DataLoader as TorchLoader
+
+from feedline.errors import InvalidValueError, PlanMismatchError
+from feedline.torch import DataLoader, to_device
+from feedline.trainers import lightning as ours
+from feedline.trainers.lightning import FeedlineCallback, check_private
+
+IDS = torch.arange(NUM_SAMPLES)
+EVERY = list(range(NUM_SAMPLES))
+#: Batch sizes with which a run of batches of 8 resumes.
+SIZES = (3, 8, 16)
+
+
+def loader_of(batch_size: int = 8, **options: Any) -> DataLoader[Any]:
+    return DataLoader(IDS, batch_size=batch_size, shuffle=True, seed=4, **options)
+
+
+def fit(
+    loader: Any, *callbacks: Callback, ckpt: Path | None = None, model: Any = None, **options: Any
+) -> tuple[Model, Trainer]:
+    """Train with the callback; by default for two epochs."""
+    model = Model() if model is None else model
+    options = {"max_epochs": 2, **options}
+    trainer = quiet_trainer([*callbacks, FeedlineCallback()], **options)
+    trainer.fit(model, loader, ckpt_path=ckpt)
+    return model, trainer
+
+
+class SaveAfter(Callback):
+    """Saves a checkpoint after a number of batches, and stops."""
+
+    def __init__(self, path: Path, num_batches: int) -> None:
+        self.path = path
+        self.num_batches = num_batches
+
+    def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
+        self.num_batches -= 1
+        if not self.num_batches:
+            trainer.save_checkpoint(self.path)
+            trainer.should_stop = True
+
+
+def assert_exact(first: Model, second: Model, num_epochs: int = 2) -> None:
+    """Every sample once in each epoch, and no epoch more."""
+    for epoch in range(num_epochs):
+        assert sorted(first.ids(epoch) + second.ids(epoch)) == EVERY, f"epoch {epoch}"
+    assert set(first.trained) | set(second.trained) == set(range(num_epochs))
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("num_batches", [1, 10, 12, 13])
+def test_a_checkpoint_of_any_step_resumes(tmp_path: Path, num_batches: int, size: int) -> None:
+    path = tmp_path / "a.ckpt"
+    first, _ = fit(loader_of(), SaveAfter(path, num_batches))
+    assert_exact(first, fit(loader_of(size), ckpt=path)[0])
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_max_steps_in_mid_epoch_does_not_end_the_epoch(tmp_path: Path, size: int) -> None:
+    path = tmp_path / "a.ckpt"
+    first, trainer = fit(loader_of(), max_steps=17)
+    trainer.save_checkpoint(path)
+    assert_exact(first, fit(loader_of(size), ckpt=path, max_steps=1000)[0])
+    assert_exact(first, fit(loader_of(size), ckpt=path)[0])
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_the_checkpoint_of_an_error_begins_with_the_batch_that_failed(
+    tmp_path: Path, size: int
+) -> None:
+    path = tmp_path / "a.ckpt"
+
+    class SaveOnError(Callback):
+        def on_exception(self, trainer: Trainer, *_: Any) -> None:
+            trainer.save_checkpoint(path)
+
+    first = Model(fails_at=5)
+    with pytest.raises(ArithmeticError):
+        fit(loader_of(), SaveOnError(), model=first)
+    assert len(first.ids(0)) == 40
+    assert_exact(first, fit(loader_of(size), ckpt=path)[0])
+
+
+@pytest.mark.parametrize("when", ["train", "validation"])
+@pytest.mark.parametrize("size", SIZES)
+def test_checkpoints_of_lightning_resume(tmp_path: Path, size: int, when: str) -> None:
+    """Those of the end of an epoch, before and after its validation."""
+    options = {"save_on_train_epoch_end": when == "train", "save_top_k": -1}
+    keep = ModelCheckpoint(tmp_path, filename="{epoch}", **options)
+    validation = TorchLoader(IDS, batch_size=32)
+    first = Model()
+    trainer = quiet_trainer([keep, FeedlineCallback()], max_epochs=1, enable_checkpointing=True)
+    trainer.fit(first, loader_of(), validation)
+    second, _ = fit(loader_of(size), ckpt=tmp_path / "epoch=0.ckpt")
+    assert sorted(second.ids(1)) == EVERY
+    assert set(second.trained) == {1}
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_resuming_twice_in_one_epoch_with_accumulated_gradients(tmp_path: Path, size: int) -> None:
+    paths = [tmp_path / "a.ckpt", tmp_path / "b.ckpt"]
+    options = {"accumulate_grad_batches": 2}
+    first, _ = fit(loader_of(), SaveAfter(paths[0], 4), **options)
+    second, _ = fit(loader_of(4), SaveAfter(paths[1], 6), ckpt=paths[0], **options)
+    third, _ = fit(loader_of(size), ckpt=paths[1], **options)
+    first.trained = {0: first.trained[0] + second.trained[0]}
+    assert_exact(first, third)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_resumed_epoch_is_validated_at_its_end(tmp_path: Path, size: int) -> None:
+    path = tmp_path / "a.ckpt"
+    fit(loader_of(), SaveAfter(path, 10))
+    model = Model()
+    trainer = quiet_trainer([FeedlineCallback()], max_epochs=2)
+    trainer.fit(model, loader_of(size), TorchLoader(IDS, batch_size=32), ckpt_path=path)
+    assert model.num_validations == 2
+    assert len(model.seen) == 2 * NUM_SAMPLES
+
+
+def test_a_limit_of_batches_holds_over_a_resume(tmp_path: Path) -> None:
+    path = tmp_path / "a.ckpt"
+    first, _ = fit(loader_of(), SaveAfter(path, 4), limit_train_batches=6)
+    second, _ = fit(loader_of(4), ckpt=path, limit_train_batches=6)
+    assert [len(batch) for batch in first.trained[0] + second.trained[0]] == [8] * 4 + [4] * 2
+    assert len(second.trained[1]) == 6
+    assert len({*first.ids(0), *second.ids(0)}) == 40
+    # The epoch ends where the limit is, though the loader has more.
+    fit(loader_of(), SaveAfter(path, 6), limit_train_batches=6)
+    last, _ = fit(loader_of(4), ckpt=path, limit_train_batches=6)
+    assert set(last.trained) == {1}
+
+
+def test_a_fraction_of_an_epoch_holds_over_a_resume(tmp_path: Path) -> None:
+    path = tmp_path / "a.ckpt"
+    first, _ = fit(loader_of(), SaveAfter(path, 4), limit_train_batches=0.5)
+    second, _ = fit(loader_of(4), ckpt=path, limit_train_batches=0.5)
+    assert len({*first.ids(0), *second.ids(0)}) == NUM_SAMPLES // 2
+    assert len(second.ids(1)) == NUM_SAMPLES // 2
+
+
+def test_a_rest_without_a_batch_ends_its_epoch(tmp_path: Path) -> None:
+    path = tmp_path / "a.ckpt"
+    first, _ = fit(loader_of(drop_last=True), SaveAfter(path, 11))
+    second, _ = fit(loader_of(32, drop_last=True), ckpt=path)
+    assert len(first.ids(0)) == 88
+    assert set(second.trained) == {1}
+    assert sorted(second.ids(1)) == EVERY
+    fit(loader_of(drop_last=True), SaveAfter(path, 23))
+    assert not fit(loader_of(32, drop_last=True), ckpt=path)[0].trained
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_loader_on_a_device_resumes(tmp_path: Path, size: int) -> None:
+    path = tmp_path / "a.ckpt"
+    first, _ = fit(to_device(loader_of(), "cpu"), SaveAfter(path, 10))
+    assert_exact(first, fit(to_device(loader_of(size), "cpu"), ckpt=path)[0])
+
+
+def test_workers_are_as_good_as_none(tmp_path: Path) -> None:
+    path = tmp_path / "a.ckpt"
+    workers = {"num_workers": 2, "persistent_workers": True}
+    first, _ = fit(loader_of(**workers), SaveAfter(path, 10))
+    assert_exact(first, fit(loader_of(16, **workers), ckpt=path)[0])
+
+
+def test_loaders_made_anew_in_each_epoch_resume(tmp_path: Path) -> None:
+    path = tmp_path / "a.ckpt"
+
+    class Hooked(Model):
+        def train_dataloader(self) -> Any:
+            return loader_of()
+
+    options: dict[str, Any] = {"reload_dataloaders_every_n_epochs": 1}
+    first, _ = fit(None, SaveAfter(path, 10), model=Hooked(), **options)
+    assert_exact(first, fit(None, model=Hooked(), ckpt=path, **options)[0])
+
+
+def test_a_schedule_that_asks_for_the_number_of_steps_resumes(tmp_path: Path) -> None:
+    """Lightning makes the loader earlier then, before it reads the checkpoint."""
+    path = tmp_path / "a.ckpt"
+
+    class Scheduled(Model):
+        def configure_optimizers(self) -> Any:
+            assert self.trainer.estimated_stepping_batches
+            return super().configure_optimizers()
+
+    first, _ = fit(loader_of(), SaveAfter(path, 10), model=Scheduled())
+    assert_exact(first, fit(loader_of(16), model=Scheduled(), ckpt=path)[0])
+
+
+def test_a_run_that_has_ended_leaves_nothing_behind(tmp_path: Path) -> None:
+    path = tmp_path / "a.ckpt"
+    _, done = fit(loader_of())
+    done.save_checkpoint(path)
+    model, trainer = fit(loader_of(), ckpt=path)
+    assert not model.trained
+    trainer.fit_loop.epoch_progress.reset()
+    trainer.fit(model, loader_of())
+    assert sorted(model.ids(0)) == sorted(model.ids(1)) == EVERY
+
+
+class Pairs(Model):
+    """Trains on the samples of the longer of two loaders."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        assert batch[1] is not None
+        return super().training_step(batch[0], batch_idx)
+
+
+@pytest.mark.parametrize("mode", ["max_size_cycle", "min_size"])
+def test_the_loader_that_ends_the_epoch_is_exact(tmp_path: Path, mode: Any) -> None:
+    path = tmp_path / "a.ckpt"
+    num_others = 24 if mode == "max_size_cycle" else 960
+
+    def loaders(batch_size: int) -> CombinedLoader:
+        other = DataLoader(torch.arange(num_others), batch_size=batch_size, shuffle=True)
+        return CombinedLoader([loader_of(batch_size), other], mode)
+
+    for num_batches in (10, 12, 13):
+        first, _ = fit(loaders(8), SaveAfter(path, num_batches), model=Pairs())
+        assert_exact(first, fit(loaders(4), model=Pairs(), ckpt=path)[0])
+    first, trainer = fit(loaders(8), model=Pairs(), max_steps=10)
+    trainer.save_checkpoint(path)
+    assert_exact(first, fit(loaders(4), model=Pairs(), ckpt=path)[0])
+
+
+@pytest.mark.parametrize("is_saved_later", [False, True])
+def test_what_lightning_fetches_ahead_of_an_iterable_is_not_lost(
+    tmp_path: Path, is_saved_later: bool
+) -> None:
+    path = tmp_path / "a.ckpt"
+    first, trainer = fit(DataLoader(Count(), batch_size=8), SaveAfter(path, 10))
+    if is_saved_later:
+        trainer.save_checkpoint(path)
+    assert_exact(first, fit(DataLoader(Count(), batch_size=8), ckpt=path)[0])
+
+
+def test_without_the_callback_a_resume_in_mid_epoch_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.ckpt"
+    quiet_trainer([SaveAfter(path, 10)], max_epochs=2).fit(Model(), loader_of())
+    with pytest.raises(InvalidValueError, match="FeedlineCallback"):
+        quiet_trainer(max_epochs=2).fit(Model(), loader_of(), ckpt_path=path)
+    # The checkpoint itself is sound.
+    second, _ = fit(loader_of(16), ckpt=path)
+    assert len(second.ids(0)) == 16
+
+
+@pytest.mark.parametrize("num_batches", [12, 24])
+def test_without_the_callback_the_end_of_an_epoch_is_exact_or_refused(
+    tmp_path: Path, num_batches: int
+) -> None:
+    path = tmp_path / "a.ckpt"
+    for is_saved_later in (False, True):
+        stop = SaveAfter(path, num_batches)
+        trainer = quiet_trainer([stop], max_epochs=3)
+        trainer.fit(Model(), loader_of())
+        if is_saved_later:
+            trainer.save_checkpoint(path)
+        model = Model()
+        try:
+            quiet_trainer(max_epochs=3).fit(model, loader_of(16), ckpt_path=path)
+        except InvalidValueError:
+            assert not model.trained
+        else:
+            assert set(model.trained) == set(range(num_batches // 12, 3))
+            assert all(sorted(model.ids(epoch)) == EVERY for epoch in model.trained)
+
+
+def test_a_checkpoint_of_another_loader_is_refused_in_mid_epoch(tmp_path: Path) -> None:
+    path = tmp_path / "a.ckpt"
+    fit(TorchLoader(IDS, batch_size=8), SaveAfter(path, 10))
+    with pytest.raises(PlanMismatchError, match="10 batches of an epoch without the state"):
+        fit(loader_of(), ckpt=path)
+    fit(TorchLoader(IDS, batch_size=8), max_epochs=1)[1].save_checkpoint(path)
+    second, _ = fit(loader_of(), ckpt=path)
+    assert set(second.trained) == {1}
+    assert sorted(second.ids(1)) == EVERY
+
+
+def test_a_checkpoint_of_other_data_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.ckpt"
+    fit(loader_of(), SaveAfter(path, 10))
+    with pytest.raises(PlanMismatchError, match="seed"):
+        fit(DataLoader(IDS, batch_size=8, shuffle=True, seed=5), ckpt=path)
+
+
+def test_a_training_step_that_takes_batches_itself_is_refused() -> None:
+    class Takes(Model):
+        def training_step(self, dataloader_iter: Any) -> torch.Tensor:  # type: ignore[override]
+            batch, _, _ = next(dataloader_iter)
+            return self.layer(batch[:, None].float()).mean()
+
+    with pytest.raises(InvalidValueError, match="dataloader_iter"):
+        fit(loader_of(), model=Takes())
+
+
+class Foreign:
+    """A loader of others that has a state."""
+
+    def __init__(self) -> None:
+        self.at = 0
+
+    def __len__(self) -> int:
+        return 12
+
+    def __iter__(self) -> Any:
+        while self.at < 12:
+            self.at += 1
+            yield IDS[8 * self.at - 8 : 8 * self.at]
+        self.at = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.at = state["at"]
+
+
+def test_loaders_of_others_train_and_resume_as_ever(tmp_path: Path) -> None:
+    path = tmp_path / "a.ckpt"
+    model, _ = fit(TorchLoader(IDS, batch_size=8))
+    assert model.ids(0) == model.ids(1) == EVERY
+    first, _ = fit(Foreign(), SaveAfter(path, 10))
+    second, _ = fit(Foreign(), ckpt=path)
+    assert first.ids(0) + second.ids(0) == EVERY
+
+
+def test_private_names_of_lightning_are_there() -> None:
+    model, trainer = fit(loader_of(), max_epochs=1)
+    check_private(trainer)
+    names = ("limits", "flattened", "_mode")
+    combined = trainer.fit_loop._combined_loader
+    missing = [name for name in names if not hasattr(combined, name)]
+    missing += [name for name in ("val_check_batch",) if not hasattr(trainer, name)]
+    assert not missing, f"lightning {lightning.__version__} has no {missing}"
+    assert sorted(model.ids(0)) == EVERY
+
+
+def test_a_release_without_them_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ours.PRIVATE, "trainer.fit_loop", ("_no_such_name",))
+    with pytest.raises(InvalidValueError, match=f"lightning {lightning.__version__} has no "):
+        fit(loader_of())
