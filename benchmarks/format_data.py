@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 
-NUM_ROWS = 100_000
+# `remote.py` has more, and less where it only tries whether all works.
+NUM_ROWS = int(os.environ.get("FEEDLINE_BENCH_ROWS", "100000"))
 ROW_BYTES = 4096
 BATCH_SIZE = 512
 SHARD_BYTES = 2**24

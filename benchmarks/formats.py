@@ -7,6 +7,10 @@ state goes through all batches before it.
 
 `lists` is our own: lists of 500 int32 on average, beside fixed rows of as many bytes.
 
+`limits` are numpy's own, of one thread and with no loader around it: rows of 4 KiB copied from
+random places of the files of Hugging Face, by `take` into memory that is used again, and these made
+into `bytes` by `tolist`. A reader that delivers `bytes` does both for each row.
+
 Run it with `make bench`; the last results lie in `results/formats.md`.
 """
 
@@ -25,7 +29,7 @@ from typing import Any
 
 import measure
 import numpy as np
-from format_data import BATCH_SIZE, BY_FAR, NUM_ROWS, SECONDS, TARGETS, WORKERS
+from format_data import BATCH_SIZE, BY_FAR, NUM_ROWS, ROW_BYTES, SECONDS, TARGETS, WORKERS
 from peer_timing import first_batch, rate
 
 import feedline
@@ -78,6 +82,31 @@ def lists(kind: str, folder: Path) -> dict[str, float]:
     return {"rate": count / (perf_counter() - start)}
 
 
+def limits(folder: Path) -> dict[str, float]:
+    """One repetition of numpy alone, on the files of Hugging Face: rows a second."""
+    paths = sorted(folder.glob("*.arrow"))
+    sizes = [path.stat().st_size // ROW_BYTES for path in paths]
+    rows = f"V{ROW_BYTES}"
+    files = [
+        np.memmap(path, rows, "r", shape=size) for path, size in zip(paths, sizes, strict=True)
+    ]
+    out = np.empty(BATCH_SIZE, files[0].dtype)
+    rng = np.random.default_rng()
+    found: dict[str, float] = {}
+    for name in ("copied", "as bytes"):
+        start, count = perf_counter(), 0
+        batch: list[bytes] = []
+        while perf_counter() - start < SECONDS:
+            file = files[count // BATCH_SIZE % len(files)]
+            file.take(rng.integers(0, len(file), BATCH_SIZE), out=out, mode="clip")
+            if name == "as bytes":
+                batch = out.tolist()
+            count += BATCH_SIZE
+        assert name == "copied" or len(batch) == BATCH_SIZE
+        found[name] = count / (perf_counter() - start)
+    return found
+
+
 def make_lists(folder: Path) -> None:
     rng = np.random.default_rng(0)
     lengths = rng.integers(0, 2 * LIST_LENGTH + 1, NUM_ROWS)
@@ -120,6 +149,9 @@ def measure_all(folder: Path) -> dict[str, dict[str, float]]:
                 of_us = measure.in_fresh_process(__file__, name, *arguments[1:])
                 runs.setdefault(f"{name}, {num_workers} workers, theirs", []).append(theirs)
                 runs.setdefault(f"{name}, {num_workers} workers, ours", []).append(of_us)
+        runs.setdefault("limits", []).append(
+            measure.in_fresh_process(__file__, "limits", str(folder / "huggingface"))
+        )
         for kind in ("lists", "fixed"):
             found = measure.in_fresh_process(__file__, kind, str(folder))
             runs.setdefault(kind, []).append(found)
@@ -151,9 +183,15 @@ def report(figures: dict[str, dict[str, float]]) -> tuple[str, list[tuple[str, b
             times = best["ours"] / best["theirs"]
             text = f"{name}: our best is {times:.1f}x its own best ({target:g})"
             checks.append((text, times >= target))
+    for name, rate_of in figures["limits"].items():
+        shown = f"{rate_of:,.0f} rows/s"
+        rows.append([f"huggingface, rows of one thread of numpy {name}", shown, "", ""])
     share = figures["lists"]["rate"] / figures["fixed"]["rate"]
-    shown = [f"{figures[kind]['rate'] / 2**30:.2f} GiB/s" for kind in ("lists", "fixed")]
-    rows += [["lists of 500 int32 on average", shown[0], "", ""], ["fixed rows", shown[1], "", ""]]
+    speeds = [f"{figures[kind]['rate'] / 2**30:.2f} GiB/s" for kind in ("lists", "fixed")]
+    rows += [
+        ["lists of 500 int32 on average", speeds[0], "", ""],
+        ["fixed rows", speeds[1], "", ""],
+    ]
     checks.append((f"lists: {share:.0%} of fixed rows ({LIST_TARGET:.0%})", share >= LIST_TARGET))
     table = measure.table(["", "rate", "first batch", "resume at 90%"], rows)
     text = (
@@ -183,5 +221,9 @@ if __name__ == "__main__":
     if len(sys.argv) == 1:
         sys.exit(main())
     place = Path(sys.argv[2])
-    is_list = sys.argv[1] in ("lists", "fixed")
-    print(json.dumps(lists(sys.argv[1], place) if is_list else ours(place, int(sys.argv[3]))))
+    if sys.argv[1] == "limits":
+        print(json.dumps(limits(place)))
+    elif sys.argv[1] in ("lists", "fixed"):
+        print(json.dumps(lists(sys.argv[1], place)))
+    else:
+        print(json.dumps(ours(place, int(sys.argv[3]))))

@@ -16,7 +16,7 @@ from typing import Any
 import measure
 from pictures import Bars, Curves, Picture, Target
 
-WIDTH, MARGIN, LEFT, VALUES, LINE = 345, 12, 88, 68, 14
+WIDTH, MARGIN, LEFT, VALUES, LINE = 345, 12, 122, 68, 14
 SCALE = 600 / WIDTH
 INK, FAINT, GRID, PAPER = "#1f2328", "#57606a", "#e4e7eb", "#ffffff"
 MET, MISSED = "#116329", "#c01c28"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 import re
@@ -138,6 +139,31 @@ def test_every_figure_is_in_a_picture() -> None:
     shown = {tuple(n["source"]) for path in PICTURES for n in parts_of(content_of(path), "source")}
     measured = {place for name, found in results().items() for place in figures_in(found, (name,))}
     assert shown == measured
+
+
+def test_every_figure_and_target_of_object_storage_comes_into_its_picture(
+    plots: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("FEEDLINE_BENCH_ROWS", "1000")
+    remote, measure = (importlib.import_module(name) for name in ("remote", "measure"))
+    keys = {"cold": ("rate", "first"), "warm": ("rate", "first"), "local folder": ("rate", "first")}
+    keys |= {"obstore alone": ("rate",), "resume": ("resume", "bytes")}
+    keys |= {f"nodes, {count}": ("bytes",) for count in remote.NODES}
+    for name in remote.PEERS:
+        keys |= {f"{name}, {n} workers": ("rate", "first", "resume") for n in remote.WORKERS}
+    values = iter(range(1, 100))
+    figures = {name: {key: float(next(values)) for key in keys[name]} for name in keys}
+    figures["resume"]["bytes"] = 1.0
+    monkeypatch.setattr(measure, "RESULTS", tmp_path)
+    text, checks = remote.report(figures)
+    measure.finish("remote", text, figures, checks)
+    of_remote = importlib.import_module("plotted_remote").of_remote
+    (content,) = (picture.content() for picture in of_remote())
+    shown = {tuple(number["source"]) for number in parts_of(content, "source")}
+    assert shown == set(figures_in({"remote": figures}, ()))
+    lines = re.findall(r"^- (.*)$", (tmp_path / "remote.md").read_text("utf-8"), re.MULTILINE)
+    assert sorted(target["line"] for target in parts_of(content, "met")) == sorted(lines)
+    assert {line.split(":")[0] for line in lines} == {"met", "MISSED"}
 
 
 def test_every_target_is_in_a_picture() -> None:

@@ -15,10 +15,16 @@ import pytest
 from document_blocks import BlockRunner, blocks_of
 from feedline.errors import InvalidValueError
 from feedline.runs import ConsumptionLog, RunConfig
+from known_trainers import known_trainers
 from sample_data import jpeg_bytes, photo
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+#: These are run where the trainers are installed, by `make test-trainers`.
+OF_TRAINERS = {ROOT / "docs" / "trainers" / f"{name}.md" for name in known_trainers()}
+
+#: By `make test-ray`.
+OF_RAY = {ROOT / "docs" / "guides" / "packing-on-ray.md"}
 
 SOUND = """
 ```python
@@ -87,6 +93,7 @@ RUN_ELSEWHERE = {"README.md": "From a CSV file to a resumed training"}
     [
         pytest.param(document, marks=[pytest.mark.slow] if document.stem in LONG else [])
         for document in DOCUMENTS
+        if document not in OF_TRAINERS | OF_RAY
     ],
     ids=name_of,
 )

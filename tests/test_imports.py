@@ -41,7 +41,7 @@ MAY_IMPORT[ROOT] = {room for room in LAYER_OF if LAYER_OF[room] <= LAYER_OF["ste
 FRAMEWORKS = (
     *("torch", "torchdata", "torchvision", "lightning", "jax", "jaxlib", "flax", "tensorflow"),
     *("pandas", "polars", "pyarrow", "zarr", "scipy", "sklearn", "anndata", "h5py", "datasets"),
-    "PIL",
+    *("PIL", "ray"),
 )
 FRAMEWORK_FREE = {
     *(ROOT, "errors", "lazy", "plain_file", "words", "plan", "store", "packing", "feed"),
@@ -51,7 +51,7 @@ FRAMEWORK_FREE = {
 # What a room may import inside functions, once it is needed: each is an extra.
 ON_DEMAND = {
     "store": {"pyarrow", "scipy", "zarr"},
-    "packing": {"h5py", "pyarrow", "zarr"},
+    "packing": {"h5py", "pyarrow", "ray", "zarr"},
     "chunks": {"torch", "jax"},
     "runs": {"yaml"},
 }
@@ -337,6 +337,15 @@ def frameworks_imported_by(statement: str, stand_ins: Path, *path: Path) -> set[
 )
 def test_importing_feedline_imports_no_framework(tmp_path: Path, module: str) -> None:
     assert frameworks_imported_by(f"import {module}", tmp_path) == set()
+
+
+def test_importing_the_torch_room_imports_no_trainer() -> None:
+    check = (
+        "import sys, feedline.torch, feedline.trainers; "
+        "sys.exit(any(name.startswith('feedline.trainers.') for name in sys.modules))"
+    )
+    path = {**os.environ, "PYTHONPATH": str(SOURCE.parent)}
+    assert subprocess.run([sys.executable, "-c", check], env=path).returncode == 0
 
 
 def test_a_framework_imported_by_a_package_is_seen(tmp_path: Path) -> None:

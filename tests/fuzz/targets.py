@@ -11,6 +11,7 @@ import struct
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -28,7 +29,7 @@ from feedline.runs import ConsumptionLog, audit_logs
 from feedline.runs.audit import audit_config
 from feedline.runs.inspection import compare, inspect_path
 from feedline.runs.run_config import RunConfig
-from feedline.store import FolderStore, open_anndata, verify
+from feedline.store import FolderStore, Store, open_anndata, verify
 
 Damage = Callable[[Random, Path], None]
 
@@ -240,8 +241,15 @@ def _make_tables(folder: Path) -> None:
             "when": pa.array(range(12), pa.timestamp("ms")),
         }
     )
-    for name in ("parquet", "arrow", "feather", "stream", "words"):
+    kinds = ("parquet", "arrow", "feather", "stream", "words", "plain", "plain_stream")
+    for name in kinds:
         (folder / name).mkdir(parents=True)
+    # Their batches are opened together.
+    plain = table.drop_columns(["view", "null", "pairs"])
+    with pa.ipc.new_file(folder / "plain" / "x.arrow", plain.schema) as writer:
+        writer.write_table(plain, max_chunksize=5)
+    with pa.ipc.new_stream(folder / "plain_stream" / "x.arrow", plain.schema) as writer:
+        writer.write_table(plain, max_chunksize=3)
     with pa.ipc.new_stream(folder / "stream" / "x.arrow", table.schema) as writer:
         writer.write_table(table, max_chunksize=5)
     words = pa.table({"word": pa.array(["a", "b", "a", None] * 3).dictionary_encode()})
@@ -252,9 +260,18 @@ def _make_tables(folder: Path) -> None:
     pyarrow.feather.write_feather(table, folder / "feather" / "x.feather", compression="lz4")
 
 
+def _use_loader(store: Store) -> None:
+    """Read the first batches of a shuffle, which come from all chunks."""
+    loader = feedline.DataLoader(store, 7, shuffle=True, num_threads=0)
+    for batch in islice(loader, 4):
+        for values in batch.values():
+            _ = values if isinstance(values, list) else values.tolist()
+
+
 def _use_table(folder: Path, rng: Random) -> None:
     path = _only(folder)
     _attempt(lambda: _use_store(feedline.open(path)))
+    _attempt(lambda: _use_loader(feedline.open(path)))
     if rng.random() < 0.3:
         _attempt(lambda: feedline.pack(path, folder / "out", progress=False))
 

@@ -28,7 +28,7 @@ def train(num_samples: int, parts: list[PastSegment], drops_last: bool) -> tuple
     consumed: Counter[int] = Counter()
     step = 0
     waiting = 0
-    for number, (world_size, batch_size, num_batches) in enumerate(parts):
+    for number, (world_size, batch_size, num_batches, _) in enumerate(parts):
         ranks = shares_in_batches(num_samples, world_size, batch_size, drops_last)
         is_last = number == len(parts) - 1
         num_done = 0

@@ -164,7 +164,7 @@ def print_result(result: AuditResult, planned: Planned | None = None) -> None:
             echo(f"epoch {epoch.epoch}: {fault}")
     total = sum(epoch.num_once for epoch in result.epochs)
     if result.ok:
-        skipped = sum(epoch.num_skipped for epoch in result.epochs)
+        skipped = sum(e.num_skipped + e.num_in_skipped_batches for e in result.epochs)
         beside = f", and {skipped:,} skipped" if skipped else ""
         secho(f"audit: {several(total, 'sample')}, each {how}{beside}", fg="green", bold=True)
     else:
@@ -176,7 +176,7 @@ def print_result(result: AuditResult, planned: Planned | None = None) -> None:
 
 def _describe_epoch(epoch: EpochAudit, planned: Planned | None) -> dict[str, Any]:
     described = {**dataclasses.asdict(epoch), "ok": epoch.ok}
-    for what in ("lost", "repeated", "skipped"):
+    for what in ("lost", "repeated", "skipped", "in_skipped_batches"):
         described[f"{what}_places"] = [
             {"index": index, **_place_of(index, epoch, planned)} for index in described[what]
         ]
@@ -209,7 +209,7 @@ def _verdict(epoch: EpochAudit, how: str) -> object:
     beside = [
         (epoch.num_dropped, "dropped"),
         (epoch.num_padded, "padded"),
-        (epoch.num_skipped, "skipped"),
+        (epoch.num_skipped + epoch.num_in_skipped_batches, "skipped"),
     ]
     listed = "".join(f", {count:,} {what}" for count, what in beside if count)
     return Styled(how + listed, "green")
@@ -236,6 +236,7 @@ def _faults_of_epoch(epoch: EpochAudit, planned: Planned | None) -> list[str]:
         "repeated": "received too often",
         "unknown": "outside the data",
         "skipped": "skipped, because they could not be decoded or transformed",
+        "in_skipped_batches": "in batches that the run was told to skip",
     }
     for kind, what in kinds.items():
         count, first = getattr(epoch, f"num_{kind}"), getattr(epoch, kind)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from feedline.cli.configs import PATH, size_in_bytes
+from feedline.cli.configs import DATA, PATH, size_in_bytes
 from feedline.cli.printing import Outcome, Styled, command, echo, print_table, secho
 from feedline.errors import InvalidValueError
 
@@ -25,7 +25,7 @@ def _whole_or_text(text: str) -> int | str:
 
 
 @command
-@click.argument("path", type=PATH)
+@click.argument("path", type=DATA)
 @click.option(
     "--batch-size",
     type=int,
@@ -71,7 +71,7 @@ def _whole_or_text(text: str) -> int | str:
 @click.option("--device", metavar="DEVICE", help="Device for batches, such as cuda; needs torch.")
 @click.option("--html", type=PATH, metavar="FILE", help="Draw the figures as one HTML file.")
 def bench_data(
-    path: Path,
+    path: Path | str,
     columns: str | None,
     split: str | None,
     tokens: int | None,
@@ -93,6 +93,7 @@ def bench_data(
       feedline bench-data packed
       feedline bench-data packed --device cuda --batch-size 512 --html bench.html
       feedline bench-data packed --columns image,label --num-threads 8 --json
+      feedline bench-data s3://bucket/packed
     """
     from feedline.report.page import check_target
     from feedline.runs.bench.advice import advise
@@ -106,9 +107,7 @@ def bench_data(
     target = None if device is None else _device(device)
     store, measured = _open(path, columns, split, tokens, measured)
     with open_progress(None) as bars:
-        found = measure_data(
-            store, path if split is None else path / split, measured, device=target, progress=bars
-        )
+        found = measure_data(store, _split_at(path, split), measured, device=target, progress=bars)
     findings = advise(found)
     written = None if html is None else _draw(path, found, findings, html)
     described = {
@@ -128,14 +127,25 @@ def _device(name: str) -> BenchDevice:
     return TorchBenchDevice(name)
 
 
+def _split_at(path: Path | str, split: str | None) -> Path | str:
+    if split is None:
+        return path
+    return path / split if isinstance(path, Path) else f"{path}/{split}"
+
+
 def _open(
-    path: Path, columns: str | None, split: str | None, tokens: int | None, options: BenchOptions
+    path: Path | str,
+    columns: str | None,
+    split: str | None,
+    tokens: int | None,
+    options: BenchOptions,
 ) -> tuple[Store, BenchOptions]:
     """Return the store, and the options with the share of a sample that is read."""
     from feedline.store import open as open_store
     from feedline.store.foreign.known import is_foreign
 
-    if path.suffix == ".bin" and tokens is None and path.exists() and not is_foreign(path):
+    is_bin = isinstance(path, Path) and path.suffix == ".bin" and path.exists()
+    if is_bin and tokens is None and not is_foreign(Path(path)):
         raise InvalidValueError(
             f"{path}: holds tokens, so --tokens is required; pass the number of tokens in a "
             "sample, such as 2048"
@@ -156,11 +166,12 @@ def _row_bytes(store: Store) -> int:
     return sum(column.sample_bytes for column in store.columns.values())
 
 
-def _draw(path: Path, found: DataFigures, findings: Findings, html: Path) -> Path:
+def _draw(path: Path | str, found: DataFigures, findings: Findings, html: Path) -> Path:
     from feedline.report import write_report
     from feedline.report.bench_report import report_bench
 
-    title = f"{path.resolve().name}, from its files to the training loop"
+    name = path.resolve().name if isinstance(path, Path) else path
+    title = f"{name}, from its files to the training loop"
     return write_report(report_bench(found, findings, title=title), html)
 
 
@@ -184,6 +195,8 @@ def _print(found: DataFigures, findings: Findings, html: Path | None) -> None:
         cells = (figure.stage, figure.name, size, f"{figure.rows_per_second:,.0f}", mark)
         rows.append([Styled(cell, style) for cell in cells])
     print_table("", ("stage", "what", unit, "samples/s", ""), rows)
+    if found.fetched is not None:
+        echo(f"fetched: {found.fetched}")
     for name, why in found.missing.items():
         echo(f"not measured: {name}, because {why}")
     secho(verdict_of(findings), fg="green" if findings.is_good else "yellow", bold=True)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -48,6 +48,24 @@ def _parse_sizes(_: click.Context, __: click.Parameter, text: str | None) -> lis
 
 
 PATH = click.Path(path_type=Path)
+
+
+class _Data(click.ParamType):  # type: ignore[type-arg]
+    """A path, or a URL as a text: a path would spoil it."""
+
+    name = "path"
+
+    def convert(self, value: Any, _: Any, __: Any) -> Path | str:
+        from feedline.store.remote.urls import is_url
+
+        return value if is_url(value) else Path(value)
+
+    def shell_complete(self, context: Any, parameter: Any, incomplete: str) -> Any:
+        return PATH.shell_complete(context, parameter, incomplete)
+
+
+#: Data: a path or a URL.
+DATA = _Data()
 config_argument = click.argument("config", type=PATH)
 ranks_option = click.option(
     "--ranks", type=int, metavar="N", help="Number of ranks, instead of the config's."

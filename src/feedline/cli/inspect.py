@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from feedline.cli.configs import PATH, load_config
+from feedline.cli.configs import DATA, PATH, load_config
 from feedline.cli.printing import Outcome, command, echo, format_time, one_line, print_table
 from feedline.errors import InvalidValueError
 from feedline.words import several
@@ -21,19 +21,20 @@ _MOST_ROWS = 40
 
 
 @command
-@click.argument("path", type=PATH, metavar="FILE")
+@click.argument("path", type=DATA, metavar="FILE")
 @click.option(
     "--against",
     type=PATH,
     metavar="CONFIG",
     help="A run config: check whether the run can resume from the checkpoint.",
 )
-def inspect(path: Path, against: Path | None) -> Outcome:
+def inspect(path: Path | str, against: Path | None) -> Outcome:
     """Show the contents of a checkpoint, a log, or anything that feedline.open opens.
 
     FILE is JSON with a cursor, the state of a loader or of a StepScheduler; a .pt file with one
     in it, which is read without running its pickle; a log of what a rank received, or a folder of
-    them; or data: its columns, chunks and compression, and what would make it faster to read.
+    them; or data, at a path or URL: its columns, chunks and compression, and what would make it
+    faster to read.
 
     With --against the exit code is 1 if the cursor does not fit, and every field that differs is
     listed.
@@ -44,6 +45,7 @@ def inspect(path: Path, against: Path | None) -> Outcome:
       feedline inspect step-1000.pt --against run.yaml
       feedline inspect logs/run1/rank0.log
       feedline inspect packed --json
+      feedline inspect s3://bucket/packed
     """
     from feedline.runs.inspection import compare, inspect_path
 
@@ -77,12 +79,29 @@ def _print_facts(facts: Mapping[str, Any], indent: int) -> None:
             _print_facts(value, indent + 2)
         elif name == "advice":
             _print_advice(value, indent)
+        elif name == "skipped":
+            del tables[name]
+            for skip in value[:_MOST_ROWS]:
+                echo(f"{'':{indent}}skipped: {_skip_shown(skip)}")
         elif name not in tables:
             echo(f"{'':{indent}}{one_line(name)}: {_shown(name, value)}")
     if len(facts) > _MOST_ROWS:
         echo(f"{'':{indent}}and {len(facts) - _MOST_ROWS:,} more; --json has all")
     for name, rows in tables.items():
         _print_rows(name, [_brief(row) for row in rows] if name == "logs" else rows, indent)
+
+
+def _skip_shown(skip: Mapping[str, Any]) -> str:
+    """Return a skip as a sentence."""
+    first, last = skip["first_batch"], skip["last_batch"]
+    which = f"batch {first:,}" if first == last else f"batches {first:,} to {last:,}"
+    num_ranks = skip["world_size"]
+    ranks = "1 rank" if num_ranks == 1 else f"each of {num_ranks:,} ranks"
+    sizes = f"at most {several(skip['num_batches'] * skip['batch_size'], 'sample')} on {ranks}"
+    where = "ahead of the run" if skip["is_ahead"] else "behind the run"
+    if skip["is_ahead"] and skip["is_resized"]:
+        where = "ahead when the run moved to other ranks or another batch size"
+    return f"{which} of the epoch, {sizes}, {where}"
 
 
 def _print_advice(advice: list[str], indent: int) -> None:

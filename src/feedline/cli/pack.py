@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from feedline.cli.configs import PATH, size_in_bytes
+from feedline.cli.configs import DATA, size_in_bytes
 from feedline.cli.printing import Outcome, command, echo
 from feedline.errors import FeedlineError, InvalidValueError
 from feedline.words import several
@@ -22,10 +22,20 @@ if TYPE_CHECKING:
 
 # Those of feedline.packing, which would import numpy for a help text.
 _FORMATS = ("safetensors", "npy", "pt", "parquet")
+_ENGINES = ("local", "ray")
 
 # Options that mean something for one kind of source only.
 _FOR_TABLES = (
-    *("format", "columns", "chunk_samples", "chunk_bytes", "split", "num_threads", "no_resume"),
+    *(
+        "format",
+        "columns",
+        "chunk_samples",
+        "chunk_bytes",
+        "split",
+        "engine",
+        "num_threads",
+        "no_resume",
+    ),
 )
 _FOR_ANNDATA = ("element", "obs", "chunk_rows", "shard_rows", "no_source_row")
 
@@ -46,7 +56,7 @@ def _split(text: str) -> float | dict[str, float]:
 
 @command
 @click.argument("sources", nargs=-1, required=True, type=click.Path(), metavar="SOURCE...")
-@click.argument("folder", type=PATH)
+@click.argument("folder", type=DATA)
 @click.option(
     "--format",
     type=click.Choice(_FORMATS),
@@ -84,7 +94,18 @@ def _split(text: str) -> float | dict[str, float]:
     help="Validation share such as 0.1, or train=0.9,validation=0.1.",
 )
 @click.option(
-    "--threads", "num_threads", type=int, metavar="N", help="Threads; by default one for each core."
+    "--engine",
+    type=click.Choice(_ENGINES),
+    default=_ENGINES[0],
+    show_default=True,
+    help="Pack on this machine, or with tasks on a Ray cluster.",
+)
+@click.option(
+    "--threads",
+    "num_threads",
+    type=int,
+    metavar="N",
+    help="Threads, or tasks of a cluster; by default one for each core.",
 )
 @click.option(
     "--memory",
@@ -93,7 +114,7 @@ def _split(text: str) -> float | dict[str, float]:
     metavar="SIZE",
     default="512MiB",
     show_default=True,
-    help="Memory to use.",
+    help="Memory to use; with Ray, for each task.",
 )
 @click.option("--element", default="X", help="AnnData: the matrix, such as layers/counts.")
 @click.option("--obs", multiple=True, metavar="NAME", help="AnnData: a column to take; repeat.")
@@ -108,7 +129,7 @@ def pack(
     context: click.Context,
     /,
     sources: tuple[str, ...],
-    folder: Path,
+    folder: Path | str,
     shuffle: bool | None,
     seed: str,
     quiet: bool,
@@ -121,6 +142,7 @@ def pack(
     appears at the end, complete; after an interruption, the same command resumes.
 
     SOURCE may also be AnnData, .h5ad or zarr: FOLDER is then one zarr group, shuffled and sharded.
+    SOURCE and FOLDER may be URLs, such as s3://bucket/data.
 
     \b
     Examples:
@@ -130,6 +152,8 @@ def pack(
       feedline pack big.parquet packed --chunk-bytes 256MiB --memory 4GiB --json
       feedline pack packed/train shuffled --shuffle --format npy
       feedline pack a.h5ad b.h5ad packed.zarr --obs cell_type --seed 7
+      feedline pack data.parquet s3://bucket/packed
+      feedline pack /shared/texts /shared/packed --shuffle --engine ray
     """
     is_for_anndata = _are_anndata(sources)
     _drop_options(context, options, is_for_anndata)
@@ -142,7 +166,7 @@ def pack(
         rest = "nothing was written" if is_for_anndata else "the same command resumes from here"
         echo(f"Interrupted; {rest}.", err=True)
         sys.exit(130)
-    described = dataclasses.asdict(result)
+    described = dataclasses.asdict(dataclasses.replace(result, folder=str(result.folder)))
     if not is_for_anndata:
         described["columns"] = [column.describe() for column in result.columns]
     lines = _anndata_lines(result) if is_for_anndata else _table_lines(result)
@@ -152,8 +176,9 @@ def pack(
 def _are_anndata(sources: tuple[str, ...]) -> bool:
     """Whether the sources are AnnData files; raise if only some of them are."""
     from feedline.packing.anndata.sources import is_anndata
+    from feedline.store.remote.urls import is_url
 
-    kinds = {is_anndata(Path(source)): source for source in sources}
+    kinds = {not is_url(s) and is_anndata(Path(s)): s for s in sources}
     if len(kinds) > 1:
         raise InvalidValueError(
             f"{kinds[True]} is AnnData and {kinds[False]} is not; pack each kind separately"
@@ -172,7 +197,7 @@ def _drop_options(context: click.Context, options: dict[str, Any], is_for_anndat
 
 
 def _pack_tables(
-    sources: tuple[str, ...], folder: Path, shuffle: bool | None, options: dict[str, Any]
+    sources: tuple[str, ...], folder: Path | str, shuffle: bool | None, options: dict[str, Any]
 ) -> PackResult:
     from feedline.packing import pack as pack_source
 
@@ -191,7 +216,7 @@ def _pack_tables(
 
 
 def _pack_anndata(
-    sources: tuple[str, ...], folder: Path, shuffle: bool | None, options: dict[str, Any]
+    sources: tuple[str, ...], folder: Path | str, shuffle: bool | None, options: dict[str, Any]
 ) -> AnnDataPackResult:
     from feedline.packing import pack_anndata
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from feedline.cli.configs import PATH
+from feedline.cli.configs import DATA
 from feedline.cli.printing import Outcome, command, echo
 from feedline.errors import InvalidValueError
 from feedline.words import several
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 @command
-@click.argument("folder", type=PATH)
+@click.argument("folder", type=DATA)
 @click.option("--threads", type=int, metavar="N", help="Threads; by default one for each core.")
 @click.option("--quiet", is_flag=True, help="Print only faults, and no progress.")
-def verify(folder: Path, threads: int | None, quiet: bool) -> Outcome:
+def verify(folder: Path | str, threads: int | None, quiet: bool) -> Outcome:
     """Check every chunk of a FOLDER against what was recorded when it was written.
 
     All faults are listed. The exit code is 1 if there are any, and 2 if FOLDER is not a folder of
@@ -30,16 +30,17 @@ def verify(folder: Path, threads: int | None, quiet: bool) -> Outcome:
     Examples:
       feedline verify packed
       feedline verify packed --json
+      feedline verify s3://bucket/packed
     """
     from feedline.store import verify as verify_folder
 
-    if folder.is_file():
+    if isinstance(folder, Path) and folder.is_file():
         raise InvalidValueError(
             f"{folder}: is a file but must be a folder; pass the folder that packing wrote"
         )
     result = verify_folder(folder, progress=False if quiet else None, num_threads=threads)
-    faults = [fault._asdict() for fault in result.faults]
-    described = {**vars(result), "ok": result.ok, "faults": faults}
+    faults = [{"path": str(fault.path), "text": fault.text} for fault in result.faults]
+    described = {**vars(result), "folder": str(result.folder), "ok": result.ok, "faults": faults}
     return Outcome(described, lambda: _print(result, quiet), result.ok)
 
 

@@ -12,7 +12,7 @@ from feedline.compat.distributed_sampler import DocumentedState
 from feedline.compat.torch_order import TorchBucketPlan
 from feedline.errors import InvalidValueError, check_choice, check_integer
 from feedline.feed import Peers
-from feedline.plan import BatchRule, Bucket, BucketPlan, Cursor, FixedBatch
+from feedline.plan import BatchRule, Bucket, BucketPlan, Cursor, FixedBatch, Segment
 from feedline.torch.buckets import BucketSampler
 from feedline.torch.sampler import describe_dataset
 from feedline.words import one_line
@@ -158,15 +158,19 @@ class SequentialBucketSampler(DocumentedState, BucketSampler):
         running = self.position.current
         if running is None:
             return self._batches_to_skip
-        before = sum(past.num_batches for past in running.segment.history)
-        return before + running.entries_before(running.num_delivered)
+        return _num_behind(running.segment, running.entries_before(running.num_delivered))
 
     @property
     def _batches_to_skip(self) -> int:
         if not self.position.is_loaded:
             return 0
         segment = self.position.next_segment()
-        return sum(past.num_batches for past in segment.history) + segment.num_done
+        return _num_behind(segment, segment.num_done)
+
+
+def _num_behind(segment: Segment, num_batches: int) -> int:
+    """Return how many batches the epoch has had before; those that were skipped count."""
+    return sum(past.num_behind for past in segment.history_after(num_batches))
 
 
 @one_line

@@ -155,7 +155,7 @@ class DistributedSampler(SkippingSampler):
                 f"dataset={dataset!r:.80} must have a length; an iterable dataset needs no sampler"
             )
         check_choice("order", order, ("feedline", "torch"))
-        self.dataset = dataset
+        self.dataset: Any = dataset
         self.shuffle = shuffle
         self.seed = seed
         self.drop_last = drop_last

@@ -45,7 +45,7 @@ class FolderConfig:
         num_threads: The number of threads that read ahead without workers. More help if files are
             decoded (parquet) or storage is slow.
         memory_budget: Bytes that the batches read ahead or in use may take; by default 48 MiB,
-            and 16 MiB for each thread after the first.
+            and 32 MiB for each thread after the first.
         verify: Compare each file with its checksum when it is first opened.
     """
 

@@ -16,6 +16,7 @@ from feedline.report.coverage_panel import (
     target_of_mixture,
     target_of_weights,
 )
+from feedline.report.fetch_panel import fetch_panel
 from feedline.report.log_trace import counted_rows, trace_of_runs
 from feedline.report.plan_trace import trace_of_config
 from feedline.report.quality_panel import quality_panel, streams_of_trace
@@ -171,6 +172,7 @@ def report_logs(
         mixture_panel(trace, _target_of_logs(config, runs)),
         batch_panel(trace),
         wait_panel(runs),
+        fetch_panel(runs),
         quality_panel(streams),
         tail_panel(trace, tail, last.num_dropped, last.num_padded),
     ]
@@ -202,6 +204,8 @@ def _verdict_of_audit(result: AuditResult, *, is_planned: bool) -> Verdict:
         each = "as often as planned" if is_planned else "exactly once"
         skipped = sum(epoch.num_skipped for epoch in result.epochs)
         beside = f" {several(skipped, 'sample')} failed and were skipped." if skipped else ""
+        told = sum(epoch.num_in_skipped_batches for epoch in result.epochs)
+        beside += f" The run was told to skip {several(told, 'sample')}." if told else ""
         came = f"{several(once, 'sample')} came {each} in {_epochs(result)}."
         return Verdict(True, came + beside)
     kinds = ("lost", "too often", "that are not in the data")

@@ -158,9 +158,9 @@ def audit_panel(result: AuditResult) -> Panel:
         note = f"Epochs with faults come first; {_MOST_ROWS} of {num_epochs:,} are shown."
     charts: list[Chart] = [Table(title="Epochs", note=note, header=(*header, "state"), rows=rows)]
     found = [
-        (epoch.epoch, what, index)
+        (epoch.epoch, what.replace("_", " "), index)
         for epoch in listed
-        for what in ("lost", "repeated", "unknown", "skipped")
+        for what in ("lost", "repeated", "unknown", "skipped", "in_skipped_batches")
         for index in getattr(epoch, what)
     ]
     if found:

@@ -18,14 +18,15 @@ from feedline.errors import (
     TailError,
     check_integer,
 )
-from feedline.plan import PastSegment, Plan, Replay
+from feedline.plan import Plan
 from feedline.runs.audit_result import AuditResult, EpochAudit, RunAudit, SourceAudit
-from feedline.runs.audit_runs import Run, runs_of
+from feedline.runs.audit_runs import Run, SkippedBatches, runs_of
 from feedline.runs.consumption_log import read_log_header
 from feedline.runs.log_records import Ids, LoggedBatch, is_log
+from feedline.runs.planned_counts import planned_counts
 from feedline.runs.run_config import RunConfig
 from feedline.runs.run_config_data import SourceInfo, sources_from
-from feedline.runs.sample_counts import Balance, Counts, balance_of
+from feedline.runs.sample_counts import Balance, balance_of
 from feedline.words import several
 
 _MOST_LISTED = 20
@@ -69,7 +70,8 @@ def audit_logs(
         num_samples = plan.num_indices
     sources = data_of(runs, num_samples)
     tables = [run.counted(rank)["epoch"] for run in runs for rank in run.ranks]
-    epochs = np.unique(np.concatenate(tables)).tolist()
+    skipped = [epoch for run in runs if run.counts for epoch in run.epochs_with_skips]
+    epochs = np.unique(np.concatenate([*tables, np.array(skipped, np.int64)])).tolist()
     if not epochs:
         raise InvalidValueError(
             f"found 0 batches that count in {several(len(found), 'log')} but need at least 1; pass "
@@ -200,13 +202,15 @@ def _audit_epoch(
 ) -> EpochAudit:
     num_samples = sum(source.num_samples for source in sources)
     outside = _Outside(num_samples)
-    skipped = outside.known(_skipped(runs, epoch))
+    failed = outside.known(_skipped(runs, epoch))
+    left_out = outside.known(_in_skipped_batches(runs, epoch))
+    skipped = np.concatenate([failed, left_out])
     balance = balance_of(
         # A sample that was skipped was due there, as one that was delivered.
         chain((outside.real(batch) for batch in _batches(runs, epoch)), [skipped]),
         num_samples,
         sum(run.num_logged(epoch) for run in runs) + len(skipped),
-        None if plan is None else _planned_counts(plan, runs, epoch),
+        None if plan is None else planned_counts(plan, runs, epoch),
     )
     whole = _of_source(balance, SourceInfo("", num_samples, 0), skipped)
     is_finished = is_followed or any(run.ends_of(epoch) for run in runs)
@@ -223,7 +227,7 @@ def _audit_epoch(
         num_once=whole.num_once,
         num_to_come=0 if is_finished else whole.num_missing,
         num_dropped=dropped,
-        num_padded=max(0, outside.num_padded - len(skipped)),
+        num_padded=max(0, outside.num_padded - len(failed)),
         num_lost=whole.num_missing if is_lost else 0,
         lost=balance.missing(_MOST_LISTED) if is_lost else (),
         num_repeated=whole.num_repeated,
@@ -231,8 +235,10 @@ def _audit_epoch(
         num_unknown=outside.num_unknown,
         unknown=tuple(outside.unknown),
         sources=tuple(_of_source(balance, source, skipped) for source in sources),
-        num_skipped=len(skipped),
-        skipped=tuple(np.sort(skipped)[:_MOST_LISTED].tolist()),
+        num_skipped=len(failed),
+        skipped=tuple(np.sort(failed)[:_MOST_LISTED].tolist()),
+        num_in_skipped_batches=len(left_out),
+        in_skipped_batches=tuple(np.sort(left_out)[:_MOST_LISTED].tolist()),
     )
 
 
@@ -255,6 +261,19 @@ def _skipped(runs: Sequence[Run], epoch: int) -> Ids:
     parts = ((part, run.limit) for run in runs for part in run.ranks.values())
     found = [ids for part, limit in parts for ids in part.skipped(epoch, limit)]
     return np.concatenate([np.empty(0, np.int64), *found])
+
+
+def _in_skipped_batches(runs: Sequence[Run], epoch: int) -> Ids:
+    """Return the samples of batches that were skipped, as the latest run in the epoch was told.
+
+    What it resumed from contains the skips before it; those that it does not contain were undone.
+    """
+    told: list[SkippedBatches] = []
+    for run in runs:
+        here = run.skipped_batches(epoch) if run.counts else []
+        if here or run.num_batches(epoch):
+            told = here
+    return np.concatenate([np.empty(0, np.int64), *(batches.ids for batches in told)])
 
 
 class _Outside:
@@ -300,45 +319,3 @@ def _num_dropped(runs: Sequence[Run], epoch: int, num_positions: int) -> int:
     for run, count in parts[:-1]:
         num_left -= count * run.world_size * run.batch_size
     return max(num_left, 0) % (last.world_size * last.entry_size)
-
-
-def _planned_counts(plan: Plan, runs: Sequence[Run], epoch: int) -> Counts:
-    """Return how often each sample is planned, with the actual resizes."""
-    past = []
-    for run in runs:
-        if count := run.num_batches(epoch):
-            entry = run.entry_size
-            _check_sizes(plan, run)
-            past.append(PastSegment(run.world_size, entry, count * run.batch_size // entry))
-    counts = np.zeros(plan.num_indices, dtype=np.int32)
-    if not past:
-        return counts
-    world_size, batch_size, _ = past.pop()
-    replay = Replay(
-        plan=plan, epoch=epoch, world_size=world_size, batch_size=batch_size, history=past
-    )
-    ends = [*(entry.num_batches for entry in past), None]
-    for segment, end in zip(replay.segments, ends, strict=True):
-        stop = segment.num_batches if end is None else end
-        for rank in range(segment.world_size):
-            for start in range(0, stop, 1024):
-                block = segment.block(rank, start, min(start + 1024, stop))
-                np.add.at(counts, block.real_indices, 1)
-    return counts
-
-
-def _check_sizes(plan: Plan, run: Run) -> None:
-    """Raise if a header has sizes that what was logged does not bear out; a plan would count to
-    them."""
-    most = len(run.ranks) * 16 + 2**16
-    if run.world_size > most:
-        raise InvalidValueError(
-            f"{run.first_rank.path}: world_size={run.world_size} must be at most {most} with "
-            f"{several(len(run.ranks), 'log')}; pass the logs of all ranks"
-        )
-    most = 2**22 + 64 * plan.num_indices
-    if plan.has_equal_batches and run.batch_size > most:
-        raise InvalidValueError(
-            f"{run.first_rank.path}: batch_size={run.batch_size} must be at most {most} for "
-            f"{several(plan.num_indices, 'sample')}; pass the config of this training"
-        )

@@ -56,6 +56,8 @@ class EpochAudit:
         num_skipped: How many could not be decoded or transformed, so that another sample was
             delivered in their place.
         skipped: The first of them.
+        num_in_skipped_batches: How many were in batches that the run was told to skip.
+        in_skipped_batches: The first of them.
     """
 
     epoch: int
@@ -74,6 +76,8 @@ class EpochAudit:
     sources: tuple[SourceAudit, ...]
     num_skipped: int = 0
     skipped: tuple[int, ...] = ()
+    num_in_skipped_batches: int = 0
+    in_skipped_batches: tuple[int, ...] = ()
 
     @property
     def ok(self) -> bool:

@@ -14,8 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.errors import InvalidValueError, check_integer
+from feedline.errors import InvalidValueError, check_integer, check_sequence
 from feedline.feed.waits import PARTS, Wait
+from feedline.plan import PastSegment
+from feedline.plan.cursor import check_past
 from feedline.runs.consumption_log import LogHeader, iter_log, read_log_header
 from feedline.runs.log_records import Ids, LoggedBatch, LoggedEvent
 
@@ -45,6 +47,14 @@ class SkippedIds(NamedTuple):
     ids: Ids
 
 
+class SkippedBatches(NamedTuple):
+    """Samples of batches that a run skips in an epoch, and the history that it resumed from."""
+
+    epoch: int
+    ids: Ids
+    history: tuple[PastSegment, ...]
+
+
 @dataclass
 class RankPart:
     """What one rank logged in one run, up to byte `end` of its file.
@@ -68,6 +78,7 @@ class RankPart:
     ends: dict[int, int] = field(default_factory=dict)
     dropped: dict[int, int] = field(default_factory=dict)
     skips: list[SkippedIds] = field(default_factory=list)
+    skipped_batches: list[SkippedBatches] = field(default_factory=list)
     spans: dict[int, list[list[int]]] = field(default_factory=dict)
     _last_epoch: int | None = None
     rows: bytearray = field(default_factory=bytearray)
@@ -117,6 +128,9 @@ class RankPart:
         elif event.name == "skipped":
             epoch, step, batch = (self._number_in(event, n) for n in ("epoch", "step", "batch"))
             self.skips.append(SkippedIds(epoch, step, batch, self._ids_in(event)))
+        elif event.name == "skipped_batches":
+            epoch, history = self._number_in(event, "epoch"), self._history_in(event)
+            self.skipped_batches.append(SkippedBatches(epoch, self._ids_in(event), history))
         elif event.name == "stop":
             self.has_stopped = True
 
@@ -167,6 +181,12 @@ class RankPart:
         raise InvalidValueError(
             f"{self.path}: in event {event.name!r}, ids={ids!r:.80} must be a list of integers"
         )
+
+    def _history_in(self, event: LoggedEvent) -> tuple[PastSegment, ...]:
+        try:
+            return tuple(map(check_past, check_sequence("history", event.fields.get("history"))))
+        except InvalidValueError as error:
+            raise InvalidValueError(f"{self.path}: in event {event.name!r}, {error}") from None
 
     def _number_in(self, event: LoggedEvent, name: str) -> int:
         try:
@@ -253,6 +273,22 @@ class Run:
                     samples[epoch] = samples.get(epoch, 0) + total
             self._counts = self.limit, batches, samples
         return self._counts[1:]
+
+    @property
+    def counts(self) -> bool:
+        """Whether anything of it counts."""
+        return self.first_step < self.limit
+
+    def skipped_batches(self, epoch: int) -> list[SkippedBatches]:
+        """Return the batches of an epoch that it skips, as it was told when it resumed."""
+        parts = self.ranks.values()
+        return [told for part in parts for told in part.skipped_batches if told.epoch == epoch]
+
+    @property
+    def epochs_with_skips(self) -> set[int]:
+        """The epochs that it skips batches of."""
+        parts = self.ranks.values()
+        return {told.epoch for part in parts for told in part.skipped_batches}
 
     def ends_of(self, epoch: int) -> list[RankPart]:
         """Return the ranks that reached the end of an epoch in a step that counts."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import zipfile
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -24,8 +25,8 @@ from feedline.errors import (
 )
 from feedline.feed.waits import PARTS
 from feedline.plain_file import open_plain
-from feedline.plan import Cursor
-from feedline.plan.cursor import CURSOR_FORMAT
+from feedline.plan import Cursor, PastSegment
+from feedline.plan.cursor import CURSOR_FORMATS
 from feedline.runs.audit import find_logs
 from feedline.runs.audit_runs import Table, parts_of
 from feedline.runs.log_records import is_log
@@ -64,8 +65,11 @@ class Inspection:
     cursor: Cursor | None = None
 
 
-def inspect_path(path: Path) -> Inspection:
-    """Return the contents of a file or folder."""
+def inspect_path(path: Path | str) -> Inspection:
+    """Return the contents of a file or folder, or of the data at a URL."""
+    if isinstance(path, str):
+        with closing(open_store(path)) as store:
+            return Inspection(kind="data in object storage", facts=facts_of_store(store))
     if not path.is_dir():
         if path.is_file() and is_log(path):
             return Inspection(kind="log of one rank", facts=_facts_of_log(path))
@@ -134,12 +138,41 @@ def _of_checkpoint(checkpoint: Checkpoint) -> Inspection:
         facts["cursor"] = {
             **({"found_at": checkpoint.found_at} if checkpoint.found_at else {}),
             "epoch": cursor.epoch,
-            "history": [past._asdict() for past in cursor.history],
+            "history": [_entry(past) for past in cursor.history],
+            **({"skipped": skips_of(cursor)} if cursor.num_skipped else {}),
             "num_changes": len(cursor.changes),
             "fingerprint": cursor.fingerprint,
             "fields": dict(cursor.fields),
         }
     return Inspection(kind=checkpoint.kind, facts=facts, cursor=cursor)
+
+
+def _entry(past: PastSegment) -> dict[str, int]:
+    return dict(zip(PastSegment._fields, past[:3], strict=False))
+
+
+def skips_of(cursor: Cursor) -> list[dict[str, Any]]:
+    """Return the batches that a cursor skips, numbered from the start of its epoch.
+
+    Args:
+        cursor: The cursor.
+    """
+    skips, before = [], 0
+    for past in cursor.history:
+        for start, stop in past.skipped:
+            skips.append(
+                {
+                    "first_batch": before + start,
+                    "last_batch": before + stop - 1,
+                    "num_batches": stop - start,
+                    "world_size": past.world_size,
+                    "batch_size": past.batch_size,
+                    "is_ahead": start > past.num_behind,
+                    "is_resized": past is not cursor.history[-1],
+                }
+            )
+        before += past.num_behind
+    return skips
 
 
 def _facts_of_matrix(path: Path) -> dict[str, Any]:
@@ -327,7 +360,7 @@ def _find(
         return None
     seen.add(id(content))
     if isinstance(content, Mapping):
-        if content.get("format") == CURSOR_FORMAT:
+        if content.get("format") in CURSOR_FORMATS:
             return found_at, content
         inner = [(f"{found_at}.{key}" if found_at else str(key), v) for key, v in content.items()]
     else:
@@ -341,7 +374,7 @@ def _find(
 def _parsed(text: str) -> Any:
     """Return the JSON in a text, or else the text; loaders save their cursor as JSON text."""
     try:
-        return json.loads(text) if CURSOR_FORMAT in text else text
+        return json.loads(text) if any(f in text for f in CURSOR_FORMATS) else text
     except (ValueError, RecursionError):
         return text
 

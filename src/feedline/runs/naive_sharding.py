@@ -52,7 +52,7 @@ class NaiveSharding:
         num_samples = check_integer("num_samples", num_samples, 1)
         past = [check_past(part) for part in check_sequence("parts", parts)]
         intervals, done, fewest, most = [], 0, 0, 0
-        for number, (world_size, batch_size, num_batches) in enumerate(past, 1):
+        for number, (world_size, batch_size, num_batches, _) in enumerate(past, 1):
             whole, over = divmod(num_samples, world_size)
             shares = (whole, whole + (over > 0))
             fewest, most = (n // batch_size if drops_last else -(-n // batch_size) for n in shares)

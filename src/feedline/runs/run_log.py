@@ -62,8 +62,12 @@ class LoggedLoader(LoaderWrapper):
 
     def __iter__(self) -> Iterator[Any]:
         num_batches = self.num_batches_left()
+        planned = self.loader if isinstance(self.loader, PlannedLoader) else None
+        loaded = None if planned is None else planned.position.loaded
         # At once, and not with the first batch: the loader begins its pass here.
         batches = map(self._counted, iter(self.loader))
+        if planned is not None and loaded is not None:
+            planned.note_skips(self.log, loaded, self._step() + (self.log_step is None))
         return LoggedBatches(batches, self, self.log, num_batches, self._step)
 
     def _counted(self, batch: Any) -> Any:

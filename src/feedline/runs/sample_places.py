@@ -175,12 +175,16 @@ def _in_batches(config: RunConfig, history: tuple[PastSegment, ...]) -> tuple[Pa
     size = config.batch_size
     if not config.plan.ignores_batch_size:
         return history
-    return tuple(
-        PastSegment(past.world_size, size, past.num_batches // size)
-        if past.batch_size == 1 and past.num_batches % size == 0
-        else past
-        for past in history
-    )
+    return tuple(_in_batches_of(past, size) if past.batch_size == 1 else past for past in history)
+
+
+def _in_batches_of(past: PastSegment, size: int) -> PastSegment:
+    """Return an entry of single samples in batches, or as it is if they do not make any."""
+    edges = [past.num_batches, *(edge for span in past.skipped for edge in span)]
+    if any(edge % size for edge in edges):
+        return past
+    skipped = tuple((start // size, stop // size) for start, stop in past.skipped)
+    return PastSegment(past.world_size, size, past.num_batches // size, skipped)
 
 
 def place_of(config: RunConfig, index: int) -> dict[str, Any]:

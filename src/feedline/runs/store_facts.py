@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -51,7 +50,7 @@ def compression_in(store: Store) -> str | None:
         return store.shards.compression
     if isinstance(store, FolderStore):
         name = store.manifest.file(0).path
-        path = Path(store.folder) / name
+        path = store.folder / name
         return compression_of(path) if path.suffix in (".parquet", ".arrow", ".feather") else None
     return None
 

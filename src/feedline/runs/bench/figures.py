@@ -59,6 +59,7 @@ class DataFigures:
         device: The device, if there is one.
         figures: What was measured.
         missing: Why a figure is missing, by its name.
+        fetched: What was fetched of data at a URL, in words.
     """
 
     num_samples: int
@@ -75,6 +76,7 @@ class DataFigures:
     device: str | None
     figures: tuple[Figure, ...]
     missing: dict[str, str] = field(default_factory=dict)
+    fetched: str | None = None
 
     def find(self, stage: str, name: str) -> Figure | None:
         """Return a figure; None if it could not be measured."""

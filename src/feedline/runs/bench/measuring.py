@@ -126,23 +126,29 @@ class _Measuring:
         for loader in loaders.values():
             with closing(loader), closing(_epochs(loader)) as batches:
                 next(batches)
-        files = data_files(self.store, self.path)
-        self.file_bytes = sum_of_sizes(files)
+        meters: Any = getattr(self.store, "meters", None)
+        is_here = meters is None
+        files = data_files(self.store, self.path) if is_here else []
+        self.file_bytes = sum_of_sizes(files) if is_here else _remote_bytes(self.store)
         memory = free_memory()
         most = _MOST_BYTES if memory is None else min(_MOST_BYTES, memory // 8)
         gathering = Gathering(self.store, most)
         # Others stay in the page cache, if they are there.
         some = files_of_chunks(self.store, gathering.chunks, files)
-        self._measure_storage(Storage(some, max(1, self.num_threads), 2 * most))
+        if is_here:
+            self._measure_storage(Storage(some, max(1, self.num_threads), 2 * most))
+        else:
+            self.missing[named.STORAGE] = "the data is at a URL; its files come through a cache"
         self._measure_gather(gathering, some)
         if self.device is not None:
             self.progress.begin("link", 1, unit="figures")
             self._add_bytes(named.LINK, named.COPIES, self.device.copied(self.options.seconds))
-        share = cached_share(files)
+        share = cached_share(files) if is_here else None
         self.progress.begin("batches", len(loaders), unit="figures")
         for name, loader in loaders.items():
             done = _batches(loader, self.options.seconds, self.device)
             self._add_rows(named.BATCHES, name, done, self.num_threads)
+        fetched = None if is_here else (self.store_meters() - meters).in_words()
         self.store.close()
         return DataFigures(
             num_samples=self.store.num_samples,
@@ -159,7 +165,13 @@ class _Measuring:
             device=None if self.device is None else self.device.name,
             figures=tuple(self.found),
             missing=self.missing,
+            fetched=fetched,
         )
+
+    def store_meters(self) -> Any:
+        """Return what was fetched so far of data at a URL."""
+        store: Any = self.store
+        return store.meters
 
     def _loader(self, window: int | str | None) -> PlannedLoader:
         options: dict[str, Any] = {
@@ -186,7 +198,8 @@ class _Measuring:
         seconds, most_threads = self.options.seconds, max(1, self.num_threads)
         counts = thread_counts(max(most_threads, self.auto_threads), most_threads)
         self.progress.begin("gather", len(counts) + 1 + is_decoded(self.store), unit="figures")
-        self._measure_cold_rows(gathering, files)
+        if files:
+            self._measure_cold_rows(gathering, files)
         gathering.warm_up(2 * seconds)
         if is_decoded(self.store):
             done = gathering.decoding(most_threads, seconds)
@@ -263,6 +276,11 @@ def is_decoded(store: Store) -> bool:
     if isinstance(store, ShardStore):
         return store.shards.compression is not None
     return not isinstance(store, TokenStore)
+
+
+def _remote_bytes(store: Any) -> int:
+    """Return the bytes of all chunks of a store at a URL."""
+    return sum(store.chunk_bytes(chunk) for chunk in range(len(store.chunk_sizes)))
 
 
 def free_memory() -> int | None:
