@@ -21,10 +21,10 @@ export PYTHONDONTWRITEBYTECODE :=
 WORKERS = $(shell $(PYTHON) -c 'import os; print(len(os.sched_getaffinity(0)) + 1)')
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-quick test-rest test-slow test-matrix test-annbatch test-formats test-extras fuzz bench bench-plots lint format docs clean
+.PHONY: help demo test test-quick test-rest test-slow test-matrix test-annbatch test-formats test-iterables test-ray test-extras test-trainers test-trainers-all test-azure fuzz bench bench-remote bench-plots lint format docs clean
 
 help: ## Print this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(DEV) ## Train, stop, kill, resize and audit real processes
 	$(VENV)/bin/feedline demo
@@ -57,9 +57,29 @@ test-annbatch: ## Run the tests beside annbatch 0.1.6 and the newest, on a Pytho
 test-formats: $(DEV) ## Write data with the libraries whose formats we read, and test on that
 	$(VENV)/bin/python scripts/test_formats.py
 
+test-iterables: ## Run the tests beside torchdata and Hugging Face's datasets
+	@$(require-python)
+	$(PYTHON) scripts/test_iterables.py
+
+test-ray: ## Run the tests on a Ray cluster of several node processes
+	@$(require-python)
+	$(PYTHON) scripts/test_ray.py
+
 test-extras: ## Install each extra into an environment of its own, and run its tests there
 	@$(require-python)
 	$(PYTHON) scripts/test_extras.py
+
+test-trainers: ## Run the tests and a pairwise cover of the stories of every trainer
+	@$(require-python)
+	$(PYTHON) scripts/test_trainers.py $(TRAINERS)
+
+test-trainers-all: ## Run all stories of every trainer; `make test-trainers-all TRAINERS=accelerate` runs one
+	@$(require-python)
+	$(PYTHON) scripts/test_trainers.py --all $(TRAINERS)
+
+test-azure: $(DEV) ## Read az:// from azurite, which npm installs into .azurite
+	npm install --no-audit --no-fund --prefix .azurite azurite@3.35.0
+	$(VENV)/bin/pytest -q -m slow tests/store/remote/test_clouds.py
 
 # More cases, another seed, one format: `make fuzz FUZZ="--cases 100000 --seed 7 --target zarr"`.
 FUZZ ?= --cases 5000 --seconds 600
@@ -81,6 +101,9 @@ bench: $(BENCH) ## Run the benchmarks and draw the plots (installs their peers i
 	$(VENV_BENCH)/bin/python benchmarks/plots.py || failed="$$failed plots"; \
 	test -z "$$failed" || { echo "failed, or missed a target:$$failed" >&2; exit 1; }
 
+bench-remote: $(BENCH) ## Run the benchmark of object storage, which needs nginx
+	$(VENV_BENCH)/bin/python benchmarks/remote.py
+
 bench-plots: $(BENCH) ## Draw the plots of the last benchmarks into docs/images
 	$(VENV_BENCH)/bin/python benchmarks/plots.py
 
@@ -97,7 +120,7 @@ docs: $(DEV) ## Build the documentation into site/
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict
 
 clean: ## Remove environments, caches and build outputs
-	rm -rf $(VENV) $(VENV_BENCH) .venv-matrix .venv-annbatch .venv-annbatch-* site build dist
+	rm -rf .azurite $(VENV) $(VENV_BENCH) .venv-matrix .venv-annbatch .venv-annbatch-* .venv-iterables .venv-ray .venv-trainers-* site build dist
 	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find src tests scripts examples benchmarks -name __pycache__ -type d -prune \
 		-exec rm -rf {} + 2>/dev/null || true

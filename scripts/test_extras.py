@@ -17,6 +17,8 @@ ROOT = Path(__file__).resolve().parent.parent
 WORK = ROOT / ".venv-extras"
 PINS = ROOT / "requirements" / "dev.txt"
 TOOLS = ("pytest", "hypothesis", "pytest-xdist")
+# What the tests of an extra need besides: moto's server, and what that imports.
+MORE_TOOLS = {"remote": ("moto", "flask", "flask-cors", "py-partiql-parser")}
 # What comes with an environment.
 ALWAYS = {"feedline", "pip", "setuptools"}
 # The others in the file need torch.
@@ -34,6 +36,7 @@ TESTS = {
     "torch": ("tests/torch/test_samplers.py", "tests/torch/test_bucket_sampler.py"),
     "jax,zarr": ("tests/chunks/test_jax_processes.py::" + JAX,),
     "images": ("tests/feed/test_decoders.py",),
+    "remote": ("tests/store/remote/test_objects.py", "tests/store/remote/test_remote_stores.py"),
 }
 
 
@@ -56,7 +59,8 @@ def is_sound(name: str) -> bool:
     if not name and (more := installed_in(python) - ALWAYS - {"numpy"}):
         print(f"feedline alone has installed {', '.join(sorted(more))} besides numpy")
         return False
-    subprocess.run([*pip, "--constraint", str(PINS), *TOOLS], check=True, cwd=ROOT)
+    tools = (*TOOLS, *MORE_TOOLS.get(name, ()))
+    subprocess.run([*pip, "--constraint", str(PINS), *tools], check=True, cwd=ROOT)
     print(f"{name or 'no extra'}:", flush=True)
     # The installed package is what is tested, not the one in this folder.
     command = [python, "-P", "-m", "pytest", "-q", "-n", "2", "-m", "not slow", *TESTS[name]]
