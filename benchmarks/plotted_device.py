@@ -19,7 +19,7 @@ def of_device() -> Iterator[Picture]:
     """Yield batches on a GPU beside torch's loader and the link."""
     report = Report("device")
     peers = ("torch, items", "torch, whole batches")
-    rows, threads, steps = [], [], []
+    rows, threads, steps, shares = [], [], [], []
     for kind in ("1 KiB", "4 KiB", "64 KiB", "images"):
         for order in ("windows", "shuffle"):
             name = f"{kind}, {order}"
@@ -39,25 +39,31 @@ def of_device() -> Iterator[Picture]:
         )
         bars = (("feedline", eight), ("1 thread", one))
         targets = beside(report, f"no device, {order}", eight, bars[1])
+        if order == "shuffle":
+            loop = report.number("no device, shuffle, no thread", show=show_rate)
+            bars = (*bars, ("the loop alone", loop))
         threads.append(Row(f"no device, {order}, 8 threads", bars, targets))
         step = report.number(f"step, {order}, ms", show=show_ms)
-        ((bound, written),), verdict, line = report.verdict(f"a training step, {order}")
-        text = f"target {written}× a resident tensor: {times(step.value / resident[1].value)}"
-        target = Target(bound * resident[1].value, f"{text}, {verdict}", verdict == "met", line)
-        steps.append(Row(f"a training step, {order}", (("feedline", step), resident), (target,)))
+        steps.append(Row(f"a training step, {order}", (("feedline", step), resident)))
+        share = report.number(f"step, {order}, to resident", show=times)
+        targets = below(report, f"a training step, {order}", share.text)
+        shares.append(Row(f"a training step, {order}", (("feedline", share),), targets))
     slow = ("torch, whole batches", report.number("step, torch, ms", show=show_ms))
     steps[0] = replace(steps[0], bars=(*steps[0].bars, slow))
+    slow = ("torch, whole batches", report.number("step, torch, to resident", show=times))
+    shares[0] = replace(shares[0], bars=(*shares[0].bars, slow))
     eaten = report.number("step, GiB/s", show=show_rate)
     model = Row("what the model consumes", (("feedline", eaten),))
     model = replace(model, targets=at_least(report, "the model", eaten.text))
     cost = report.number("consumer, us a batch", show=show_us)
     consumer = Row("next, while a batch is there", (("feedline", cost),))
     consumer = replace(consumer, targets=below(report, "the consumer", cost.text))
-    alone = [
-        (name, report.number(f"numpy alone, {name}", show=show_rate))
-        for name in ("8 threads", "1 thread")
-    ]
-    threads.append(Row("no device, numpy alone", tuple(alone)))
+    for way in ("numpy alone", "numpy into a ring"):
+        alone = [
+            (name, report.number(f"{way}, {name}", show=show_rate))
+            for name in ("8 threads", "1 thread")
+        ]
+        threads.append(Row(f"no device, {way}", tuple(alone)))
     rate = "GiB per second; more is better"
     yield Picture("bench-device", "Batches on a GPU", (Bars(rate, tuple(rows)),), report.caption)
     yield Picture(
@@ -65,6 +71,7 @@ def of_device() -> Iterator[Picture]:
         "Batches on a GPU: the training loop, and threads without a device",
         (
             Bars("milliseconds a step; less is better", tuple(steps)),
+            Bars("steps on a resident tensor in the time of one; less is better", tuple(shares)),
             Bars("microseconds a batch; less is better", (consumer,)),
             Bars(rate, (*threads, model)),
         ),

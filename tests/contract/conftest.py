@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,10 @@ from object_server import s3_server
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = make_data(tmp_path_factory.mktemp("contract") / "data")
+    if find_spec("moto") is None:
+        # A machine with a GPU may have no server of objects; loaders over URLs fail there.
+        yield folder
+        return
     with s3_server() as server:
         serve_data(folder, server)
         yield folder
