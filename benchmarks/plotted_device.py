@@ -71,7 +71,7 @@ def of_device() -> Iterator[Picture]:
         "Batches on a GPU: the training loop, and threads without a device",
         (
             Bars("milliseconds a step; less is better", tuple(steps)),
-            Bars("steps on a resident tensor in the time of one; less is better", tuple(shares)),
+            Bars("times a step on a resident tensor; less is better", tuple(shares)),
             Bars("microseconds a batch; less is better", (consumer,)),
             Bars(rate, (*threads, model)),
         ),
