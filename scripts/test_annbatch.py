@@ -10,11 +10,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 
+from environments import ROOT, python_of
 from interpreters import find_interpreters
 
-ROOT = Path(__file__).resolve().parent.parent
 PINS = ROOT / "requirements"
 SHARED = PINS / "annbatch-shared.txt"
 NAMES = ("annbatch", "annbatch-0.1.6")
@@ -33,17 +32,9 @@ def main() -> int:
 
 def run_beside(name: str, version: str, executable: str) -> int:
     """Make an environment if need be, run the tests in it, and return the exit status."""
-    environment, pins = ROOT / f".venv-{name}", PINS / f"{name}.txt"
-    stamp, python = environment / ".installed", str(environment / "bin" / "python")
-    wanted = "\n".join([version, *(path.read_text(encoding="utf-8") for path in (pins, SHARED))])
-    if not stamp.exists() or stamp.read_text(encoding="utf-8") != wanted:
-        install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        for command in (
-            [executable, "-m", "venv", "--clear", str(environment)],
-            [*install, "--requirement", str(pins)],
-        ):
-            subprocess.run(command, check=True, cwd=ROOT)
-        stamp.write_text(wanted, encoding="utf-8")
+    pins = PINS / f"{name}.txt"
+    also = "\n".join([version, SHARED.read_text(encoding="utf-8"), ""])
+    python = python_of(ROOT / f".venv-{name}", pins, executable=executable, also=also)
     print(f"beside {pins.read_text(encoding='utf-8').splitlines()[1]}:", flush=True)
     tests = [python, "-m", "pytest", "-q", "tests/interop", *sys.argv[1:]]
     variables = {**os.environ, "PYTHONPATH": str(ROOT / "src")}

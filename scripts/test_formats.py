@@ -13,7 +13,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from environments import ROOT, python_of
+
 FORMATS = ROOT / "tests" / "formats"
 
 
@@ -26,34 +27,25 @@ def main() -> int:
             target.mkdir()
             print(f"{name}: writes its data anew", flush=True)
             script = str(FORMATS / name / "write.py")
-            subprocess.run([python_of(name), script, str(target)], check=True, cwd=folder)
+            subprocess.run([python_with(name), script, str(target)], check=True, cwd=folder)
             live = FORMATS / name / "live.py"
             if live.exists():
                 print(f"{name}: reads what its library has in memory", flush=True)
                 source = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-                subprocess.run([python_of(name), str(live)], check=True, cwd=folder, env=source)
+                subprocess.run([python_with(name), str(live)], check=True, cwd=folder, env=source)
         tests = [str(ROOT / ".venv" / "bin" / "pytest"), "-q", "tests/store/test_foreign.py"]
         choice = ["-k", " or ".join(names)] if sys.argv[1:] else []
         variables = {**os.environ, "FEEDLINE_FORMATS": folder}
         return subprocess.run([*tests, *choice], cwd=ROOT, env=variables).returncode
 
 
-def python_of(name: str) -> str:
+def python_with(name: str) -> str:
     """Return the interpreter of an environment with the library, made if need be."""
-    environment, pins = ROOT / f".venv-format-{name}", FORMATS / name / "requirements.txt"
-    stamp, python = environment / ".installed", str(environment / "bin" / "python")
-    wanted = pins.read_text(encoding="utf-8")
-    if not stamp.exists() or stamp.read_text(encoding="utf-8") != wanted:
-        install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        # Some libraries ask for much that writing a file does not need; the first line says so.
-        install += ["--no-deps"] if "--no-deps" in wanted.partition("\n")[0] else []
-        for command in (
-            [sys.executable, "-m", "venv", "--clear", str(environment)],
-            [*install, "--requirement", str(pins)],
-        ):
-            subprocess.run(command, check=True, cwd=ROOT)
-        stamp.write_text(wanted, encoding="utf-8")
-    return python
+    pins = FORMATS / name / "requirements.txt"
+    # Some libraries ask for much that writing a file does not need; the first line says so.
+    asks = "--no-deps" in pins.read_text(encoding="utf-8").partition("\n")[0]
+    options = ["--no-deps"] if asks else []
+    return python_of(ROOT / f".venv-format-{name}", pins, options=options)
 
 
 if __name__ == "__main__":

@@ -9,26 +9,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-TESTS = ROOT / "tests" / "iterables"
-ENVIRONMENT = ROOT / ".venv-iterables"
+from environments import ROOT, python_of
 
 
 def main() -> int:
     """Make the environment if need be, run the tests in it, and return the exit status."""
-    pins = TESTS / "requirements.txt"
-    stamp, python = ENVIRONMENT / ".installed", str(ENVIRONMENT / "bin" / "python")
-    wanted = pins.read_text(encoding="utf-8")
-    if not stamp.exists() or stamp.read_text(encoding="utf-8") != wanted:
-        install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        for command in (
-            [sys.executable, "-m", "venv", "--clear", str(ENVIRONMENT)],
-            [*install, "--requirement", str(pins)],
-        ):
-            subprocess.run(command, check=True, cwd=ROOT)
-        stamp.write_text(wanted, encoding="utf-8")
+    python = python_of(ROOT / ".venv-iterables", ROOT / "tests" / "iterables" / "requirements.txt")
     tests = [python, "-m", "pytest", "-q", "tests/iterables", *sys.argv[1:]]
     variables = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "HF_HUB_OFFLINE": "1"}
     return subprocess.run(tests, cwd=ROOT, env=variables).returncode

@@ -21,9 +21,9 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from environments import ROOT, python_of
+
 HARNESS = ROOT / "tests" / "trainers" / "harness"
 sys.path.insert(0, str(HARNESS))
 
@@ -48,7 +48,7 @@ def main() -> int:
     # The next environment is made while the tests of one run.
     with ThreadPoolExecutor(1) as maker:
         pythons = [
-            None if options.python else maker.submit(python_of, trainer, version)
+            None if options.python else maker.submit(python_with, trainer, version)
             for trainer, version in pairs
         ]
         for (trainer, version), made in zip(pairs, pythons, strict=True):
@@ -123,20 +123,14 @@ def variables_of(trainer: Trainer) -> dict[str, str]:
     return {**os.environ, **more, **trainer.variables}
 
 
-def python_of(trainer: Trainer, version: str) -> str:
+def python_with(trainer: Trainer, version: str) -> str:
     """Return the interpreter of an environment with the trainer, made if need be."""
-    environment = ROOT / f".venv-trainers-{trainer.name}-{version}"
-    pins = trainer.pins(version)
-    stamp, python = environment / ".installed", str(environment / "bin" / "python")
-    wanted = pins.read_text(encoding="utf-8")
-    if not stamp.exists() or stamp.read_text(encoding="utf-8") != wanted:
-        install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    return python_of(
+        ROOT / f".venv-trainers-{trainer.name}-{version}",
+        trainer.pins(version),
         # Pins name all that is needed, so nothing is resolved. Most files are never imported.
-        install += ["--no-deps", "--no-compile", "--requirement", str(pins)]
-        for command in ([sys.executable, "-m", "venv", "--clear", str(environment)], install):
-            subprocess.run(command, check=True, cwd=ROOT)
-        stamp.write_text(wanted, encoding="utf-8")
-    return python
+        options=["--no-deps", "--no-compile"],
+    )
 
 
 if __name__ == "__main__":
