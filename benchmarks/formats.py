@@ -8,8 +8,8 @@ state goes through all batches before it.
 `lists` is our own: lists of 500 int32 on average, beside fixed rows of as many bytes.
 
 `limits` are numpy's own, of one thread and with no loader around it: rows of 4 KiB copied from
-random places of the files of Hugging Face, by `take` into memory that is used again, and these made
-into `bytes` by `tolist`. A reader that delivers `bytes` does both for each row.
+random places of the files of Hugging Face, by `take` into memory that is used again; these made
+into `bytes` by `tolist`; and rows made into `bytes` where they lie, which our reader does too.
 
 Run it with `make bench`; the last results lie in `results/formats.md`.
 """
@@ -93,12 +93,16 @@ def limits(folder: Path) -> dict[str, float]:
     out = np.empty(BATCH_SIZE, files[0].dtype)
     rng = np.random.default_rng()
     found: dict[str, float] = {}
-    for name in ("copied", "as bytes"):
+    for name in ("copied", "as bytes", "as bytes in place"):
         start, count = perf_counter(), 0
         batch: list[bytes] = []
         while perf_counter() - start < SECONDS:
             file = files[count // BATCH_SIZE % len(files)]
-            file.take(rng.integers(0, len(file), BATCH_SIZE), out=out, mode="clip")
+            chosen = rng.integers(0, len(file), BATCH_SIZE)
+            if name == "as bytes in place":
+                batch = [file.item(number) for number in chosen.tolist()]
+            else:
+                file.take(chosen, out=out, mode="clip")
             if name == "as bytes":
                 batch = out.tolist()
             count += BATCH_SIZE

@@ -171,7 +171,7 @@ class DataLoader(PlannedLoader):
 
     def _batches(self, running: Pass) -> Iterator[Any]:
         if self._preparation is None:
-            return self._feed.read(running, self._make)
+            return self._feed.read(running, self._make, in_place=True)
         batches = self._feed.prepare(running, self._preparation)
         return PreparedPass(batches, running, partial(self._make_prepared, running), self._skips)
 

@@ -134,9 +134,17 @@ class Feed(PlannedLoader):
     def _batches(self, running: Pass) -> FeedPass[FedBatch]:
         return self.read(running, _as_is)
 
-    def read(self, running: Pass, make: Callable[[FedBatch], Item]) -> FeedPass[Item]:
-        """Return the batches of a pass, each as `make` makes it."""
-        slabs = read_slabs(self.store, self._chunking, running, self._reading)
+    def read(
+        self, running: Pass, make: Callable[[FedBatch], Item], *, in_place: bool = False
+    ) -> FeedPass[Item]:
+        """Return the batches of a pass, each as `make` makes it.
+
+        Args:
+            running: The pass.
+            make: Makes of a batch what the loop gets.
+            in_place: Whether it may get bytes and texts as `PlacedLists`.
+        """
+        slabs = read_slabs(self.store, self._chunking, running, self._reading, in_place=in_place)
         return FeedPass(slabs, running, self.store, make)
 
     def prepare(self, running: Pass, preparation: Preparation) -> PreparedBatches:

@@ -91,7 +91,13 @@ class Workplace:
 
 
 def gather(
-    store: Store, job: SlabJob, arrays: Arrays, workplace: Workplace, take: Take = new_memory
+    store: Store,
+    job: SlabJob,
+    arrays: Arrays,
+    workplace: Workplace,
+    take: Take = new_memory,
+    *,
+    in_place: bool = False,
 ) -> None:
     """Write the samples of a job to `arrays`, and add the columns of lists to it.
 
@@ -104,13 +110,14 @@ def gather(
         arrays: What they are written to, column by column.
         workplace: What is kept from one slab to the next.
         take: Returns memory for the values of lists; they may lie elsewhere all the same.
+        in_place: Whether bytes and texts may stay where they lie, as `PlacedLists`.
     """
     columns = store.columns
     opened = workplace.rows.rows_for(store, job, columns)
     if not columns or opened is None:
         _gather_by_chunk(store, job, arrays, workplace)
         return
-    opened.gather(job, arrays, take)
+    opened.gather(job, arrays, take, in_place=in_place)
 
 
 def _gather_by_chunk(store: Store, job: SlabJob, arrays: Arrays, workplace: Workplace) -> None:

@@ -15,6 +15,7 @@ from feedline.store import Store
 from feedline.store.columns import Arrays
 from feedline.store.gather import FlatPieces, FlatRows, RowSource
 from feedline.store.lists import FlatLists, ListSource, Take
+from feedline.store.placed_lists import PlacedLists
 from feedline.store.row_tables import RowTable, RowTables, Stacked, TableColumn
 from feedline.store.scattered import FlatScattered, Rows, ScatteredRows
 
@@ -63,8 +64,11 @@ class OpenRows:
         """Return the place of each chunk among these; -1 where it is none of them."""
         return self._slots.take(chunks)
 
-    def gather(self, job: SlabJob, arrays: Arrays, take: Take) -> None:
-        """Write the samples of a job to `arrays`, and add the columns of lists to it."""
+    def gather(self, job: SlabJob, arrays: Arrays, take: Take, *, in_place: bool = False) -> None:
+        """Write the samples of a job to `arrays`, and add the columns of lists to it.
+
+        Nothing stays in place: some chunks are decoded, and their memory is counted.
+        """
         slots = self.slots(job.chunks)
         for name, flat in self.columns.items():
             if isinstance(flat, FlatLists):
@@ -100,14 +104,21 @@ class OpenTables:
         """Whether the tables of all of these chunks are among them."""
         return bool(self._slots.take(self._tables.of_chunk.take(chunks)).min() >= 0)
 
-    def gather(self, job: SlabJob, arrays: Arrays, take: Take) -> None:
-        """Write the samples of a job to `arrays`, and add the columns of lists to it."""
+    def gather(self, job: SlabJob, arrays: Arrays, take: Take, *, in_place: bool = False) -> None:
+        """Write the samples of a job to `arrays`, and add the columns of lists to it.
+
+        With `in_place`, bytes and texts stay in their files: those of tables are all mapped.
+        """
         tables = self._tables
         numbers = tables.of_chunk.take(job.chunks)
         slots = self._slots.take(numbers)
         rows = tables.first_rows.take(job.chunks) + job.rows
         for name, flat in self._columns.items():
-            if isinstance(flat, FlatLists):
+            if isinstance(flat, FlatLists) and in_place and flat.kind != "list":
+                placed = PlacedLists(*flat.places(slots, rows), flat.kind, flat)
+                placed.touch()
+                arrays[name] = placed
+            elif isinstance(flat, FlatLists):
                 arrays[name] = flat.gather(slots, rows, take)
             elif name in self._by_chunk:
                 chunks = job.chunks - tables.firsts.take(numbers) + self._first_slots.take(slots)

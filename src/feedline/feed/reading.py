@@ -201,7 +201,9 @@ def slab_sizes(
     )
 
 
-def read_slabs(store: Store, chunking: Chunking, running: Pass, reading: Reading) -> Slabs:
+def read_slabs(
+    store: Store, chunking: Chunking, running: Pass, reading: Reading, *, in_place: bool = False
+) -> Slabs:
     """Return an iterator over the batches of a pass, in slabs.
 
     Args:
@@ -209,6 +211,7 @@ def read_slabs(store: Store, chunking: Chunking, running: Pass, reading: Reading
         chunking: How they are cut into chunks.
         running: The pass.
         reading: How many threads read ahead, within which memory.
+        in_place: Whether bytes and texts may stay in mapped files, as `PlacedLists`.
 
     Examples:
         >>> import numpy as np, tempfile
@@ -230,7 +233,7 @@ def read_slabs(store: Store, chunking: Chunking, running: Pass, reading: Reading
     # One slab is in the consumer's hands, and the one before it may still be.
     num_ahead = max(0, min(sizes.num_slabs - 2, reading.count + 2))
     sink = HostSlabs(sizes, reading)
-    return read_into(sink, store, chunking, running, reading, sizes, num_ahead)
+    return read_into(sink, store, chunking, running, reading, sizes, num_ahead, in_place=in_place)
 
 
 def read_into(
@@ -242,6 +245,8 @@ def read_into(
     sizes: SlabSizes,
     num_ahead: int,
     start: int | None = None,
+    *,
+    in_place: bool = False,
 ) -> ReadAhead[SlabJob, Result]:
     """Return what a sink makes of each slab of a pass.
 
@@ -254,6 +259,7 @@ def read_into(
         sizes: How large slabs are.
         num_ahead: The number of slabs that are read ahead.
         start: The first batch; by default the pass is read from its beginning.
+        in_place: Whether bytes and texts may stay in mapped files, as `PlacedLists`.
     """
     columns = store.columns
     workplace = Workplace()
@@ -265,7 +271,7 @@ def read_into(
         memory = sink.take(bytes_for(columns, num_rows))
         try:
             arrays = arrays_in(memory, columns, num_rows)
-            gather(store, job, arrays, workplace, lists.take)
+            gather(store, job, arrays, workplace, lists.take, in_place=in_place)
             arrays = {name: arrays[name] for name in columns}
             announcer.finished(job)
         except BaseException:

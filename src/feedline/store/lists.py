@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from feedline.errors import DamagedDataError, InvalidValueError, check_choice
 from feedline.store.columns import KINDS_OF_LISTS, Column
 from feedline.store.places import FlatPlaces, by_source
+from feedline.store.pool import keep_freed
 from feedline.store.slices import Numbers, copy_slices
 from feedline.words import several
 
@@ -120,7 +121,7 @@ class Lists:
         found = self.values[first:end]
         if self.kind == "list":
             return found
-        return found.tobytes() if self.kind == "bytes" else _text(memoryview(found.tobytes()))
+        return found.tobytes() if self.kind == "bytes" else text_of(memoryview(found.tobytes()))
 
     def tolist(self) -> list[Any]:
         """Return all of them as Python values.
@@ -131,6 +132,7 @@ class Lists:
         """
         if self.kind == "list":
             return [item.tolist() for item in self]
+        keep_freed(self.values.nbytes)
         # A memoryview is cut faster than an array, and all items of one width come in one call.
         values = np.ascontiguousarray(self.values)
         lengths = self.lengths
@@ -142,7 +144,7 @@ class Lists:
         view, edges = values.data, pairwise(self.offsets.tolist())
         if self.kind == "bytes":
             return [view[first:end].tobytes() for first, end in edges]
-        return [_text(view[first:end]) for first, end in edges]
+        return [text_of(view[first:end]) for first, end in edges]
 
     def take(self, rows: Numbers) -> Lists:
         """Return some of them, in the order of `rows`."""
@@ -275,14 +277,22 @@ class FlatLists:
 
     def gather(self, numbers: Numbers, rows: Numbers, take: Take = new_memory) -> Lists:
         """Return list `rows[i]` of source `numbers[i]`, for each i, in memory from `take`."""
+        return gather_lists(*self.places(numbers, rows), self._column, take)
+
+    @property
+    def kind(self) -> str:
+        """What the lists are: `"list"`, `"bytes"` or `"text"`."""
+        return self._column.kind
+
+    def places(self, numbers: Numbers, rows: Numbers) -> tuple[Numbers, Numbers]:
+        """Return the address and the bytes of list `rows[i]` of source `numbers[i]`."""
         if self._lengths is not None:
             lengths = self._lengths.take(self._places.numbers(numbers, rows))
         else:
             lengths = np.empty(len(rows), np.int64)
             for number, mine in by_source(numbers):
                 lengths[mine] = self._sources[number].lengths.take(rows[mine])
-        addresses = self._places.addresses(numbers, rows)
-        return gather_lists(addresses, lengths, self._column, take)
+        return self._places.addresses(numbers, rows), lengths
 
 
 #: What a column of lists is stored as, in chunks that hold arrays only.
@@ -316,7 +326,8 @@ def gather_lists(
     return Lists(values, offsets, column.kind)
 
 
-def _text(encoded: memoryview) -> str:
+def text_of(encoded: memoryview) -> str:
+    """Return a text of its UTF-8, or raise."""
     try:
         return str(encoded, "utf-8")
     except UnicodeDecodeError as error:

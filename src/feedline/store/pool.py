@@ -153,3 +153,29 @@ class SizedPool:
         while self._free and self.num_bytes > max_bytes:
             with suppress(IndexError):
                 self._free.pop(0)
+
+
+# The GNU C library adapts to blocks of at most 32 MiB, with its own bytes.
+_MOST_KEPT = 2**25 - 2**13
+# It keeps this much anyway.
+_KEPT_ANYWAY = 2**17
+_kept = _KEPT_ANYWAY
+
+
+def keep_freed(num_bytes: int) -> None:
+    """Let this process keep the memory of many small objects when they are freed together.
+
+    The GNU C library gives free memory at the end of its heap back to the kernel, 128 KiB at a
+    time: a batch of `bytes` would have a page fault for every page again. Once a block that it has
+    mapped is freed, it keeps twice that block, as in any process with arrays of this size.
+
+    Args:
+        num_bytes: The bytes of all objects of a batch.
+    """
+    global _kept
+    # One batch is made before the one before it is freed.
+    wanted = min(2 * num_bytes, _MOST_KEPT)
+    if wanted > _kept:
+        _kept = wanted
+        # Never touched, and freed at once.
+        np.empty(wanted, np.uint8)

@@ -303,7 +303,9 @@ class FeedDataset(IterableDataset[Item]):
         """Return the slabs of a pass, on a device if batches go to one."""
         if feeder is not None:
             return feeder.slabs(self.store, self._chunking, running)
-        return read_slabs(self.store, self._chunking, running, self.reading)
+        # What becomes Python values needs no memory before that.
+        is_formed = self.has_lists and self.forms_lists
+        return read_slabs(self.store, self._chunking, running, self.reading, in_place=is_formed)
 
     def _timed(self, slabs: Any, running: Pass, feeder: Feeder | None) -> Iterator[Any]:
         """Return the slabs; what the loop waits for them is counted."""

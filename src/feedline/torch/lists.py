@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from feedline.store import Column, Lists
+from feedline.store.placed_lists import PlacedLists
 
 #: What lists may be delivered as.
 FORMS = ("list", "padded", "nested")
@@ -88,6 +89,8 @@ class TensorLists(NamedTuple):
 
 def column_as_tensor(array: Any, column: Column) -> Any:
     """Return what is read of a column as a tensor, without a copy; bytes and text stay as is."""
+    if isinstance(array, PlacedLists):
+        return array
     if not isinstance(array, Lists):
         return as_tensor(array, column.type_name)
     if array.kind != "list":
@@ -135,7 +138,7 @@ def formed(batch: Any, form: str) -> Any:
     """
     if isinstance(batch, TensorLists):
         return batch.as_nested() if form == "nested" else batch.as_list()
-    if isinstance(batch, Lists):
+    if isinstance(batch, Lists | PlacedLists):
         return batch.tolist()
     if isinstance(batch, Mapping):
         made: dict[str, Any] = {}
