@@ -23,7 +23,7 @@ from feedline.plan import (
     WindowPlan,
 )
 from feedline.plan.chunk_lookup import lookups_of
-from feedline.plan.feistel import FeistelNetwork, FeistelRows
+from feedline.plan.feistel import FeistelNetwork
 from feedline.plan.feistel_tables import FeistelTables
 from feedline.plan.interleave import Interleave
 from feedline.plan.many_permutations import permute_runs
@@ -81,21 +81,6 @@ def test_permutations_say_the_same_together(runs: list[tuple[int, int]]) -> None
     together = permute_runs(permutations, edges, np.concatenate(parts))
     alone = [own.forward(part) for own, part in zip(permutations, parts, strict=True)]
     assert np.array_equal(together, np.concatenate(alone))
-
-
-@given(st.lists(st.tuples(st.integers(4097, 2**32), st.integers(0, 40)), min_size=1, max_size=9))
-def test_rows_say_what_their_permutations_say(rows: list[tuple[int, int]]) -> None:
-    sizes = np.array([n for n, _ in rows])
-    counts = np.array([count for _, count in rows])
-    # What is beyond a row's count may lie outside its permutation.
-    values = (np.arange(40)[None, :] * 9_999_991) % 2**32
-    values = np.where(np.arange(40) < counts[:, None], values % sizes[:, None], values)
-    found = FeistelRows(sizes, KEY, range(5, 5 + len(rows))).forward(
-        values.astype(np.uint32), counts
-    )
-    for number, (n, count) in enumerate(rows):
-        expected = FeistelNetwork(n, KEY, 5 + number).forward(values[number, :count])
-        assert found[number, :count].tolist() == expected.tolist()
 
 
 @pytest.mark.parametrize("number", range(8))
@@ -229,6 +214,12 @@ def test_evenly_spaced_positions_are_located_as_any(counts: list[int], least: in
                 expected = layout.locate(np.arange(count) * step + first)
                 assert np.array_equal(labels, expected[0])
                 assert np.array_equal(ordinals, expected[1])
+                lows, highs = strided.ordinals_around(first, first + (count - 1) * step)
+                assert np.all(np.array(lows)[expected[0]] <= expected[1])
+                assert np.all(expected[1] < np.array(highs)[expected[0]])
+                begun = np.array(lows)
+                _, later = strided.locate(first, step, count, begun)
+                assert np.array_equal(later, expected[1] - begun[expected[0]])
 
 
 def plans_read_ahead() -> list[Plan]:

@@ -46,7 +46,7 @@ def _lane(dtype: Any, *constants: int) -> _Lane:
 
 
 # Odd multipliers of well-studied integer finalisers.
-_NARROW = _lane(np.uint32, 16, 2**16 - 1, 0x7FEB352D, 0x846CA68B, 15)
+NARROW = _lane(np.uint32, 16, 2**16 - 1, 0x7FEB352D, 0x846CA68B, 15)
 _WIDE = _lane(np.uint64, 32, 2**32 - 1, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB, 29)
 
 
@@ -66,21 +66,18 @@ class FeistelNetwork:
     """
 
     def __init__(self, n: int, key: int, number: int | NDArray[np.int64] | None = None) -> None:
-        self._lane = _lane_of(n)
+        shape = _shape_of(n)
+        self._lane, self._sizes, self._last, self._may_leave = shape
         self._dtype = dtype = self._lane.half.dtype
-        num_left, num_right = _halves_of(n)
-        self._sizes = np.array(num_left, dtype=dtype), np.array(num_right, dtype=dtype)
-        self._last = np.array(n - 1, dtype=dtype)
-        self._may_leave = num_left * num_right > n
         # Making tables costs as much as so many values without them.
-        self._num_until_tables = num_left + num_right
+        self._num_until_tables = sum(halves_of(n))
         self._tables: FeistelTables | None = None
         if isinstance(number, np.ndarray):
             # A row of two keys a round for one bijection, a column for each of many.
             many = b"".join(_round_keys(n, key, one, dtype.itemsize) for one in number.tolist())
-            self._keys = _as_words(many, dtype).reshape(-1, 2 * NUM_ROUNDS).T
+            self._keys = as_words(many, dtype).reshape(-1, 2 * NUM_ROUNDS).T
         else:
-            self._keys = _as_words(_round_keys(n, key, number, dtype.itemsize), dtype)
+            self._keys = as_words(_round_keys(n, key, number, dtype.itemsize), dtype)
 
     @classmethod
     def of_each(
@@ -93,7 +90,7 @@ class FeistelNetwork:
         network = cls.__new__(cls)
         network._lane = _lane_of(max(sizes))
         network._dtype = dtype = network._lane.half.dtype
-        halves = np.array(list(map(_halves_of, sizes)), dtype=dtype)
+        halves = np.array(list(map(halves_of, sizes)), dtype=dtype)
         left, right = (np.repeat(halves[:, side], counts) for side in (0, 1))
         network._sizes = left, right
         network._last = np.repeat(np.array([n - 1 for n in sizes], dtype=dtype), counts)
@@ -101,7 +98,7 @@ class FeistelNetwork:
         network._tables = None
         each = zip(sizes, keys, numbers, strict=True)
         material = b"".join(_round_keys(*one, dtype.itemsize) for one in each)
-        words = _as_words(material, dtype).reshape(-1, 2 * NUM_ROUNDS).T
+        words = as_words(material, dtype).reshape(-1, 2 * NUM_ROUNDS).T
         network._keys = np.repeat(words, counts, axis=1)
         return network
 
@@ -141,7 +138,7 @@ class FeistelNetwork:
 
     def tables_for(self, num_values: int) -> FeistelTables | None:
         """Return the tables that many values go through, once as many have come as they cost."""
-        if self._tables is None and self._keys.ndim == 1 and self._lane is _NARROW:
+        if self._tables is None and self._keys.ndim == 1 and self._lane is NARROW:
             self._num_until_tables -= num_values
             if self._num_until_tables <= 0:
                 self._tables = self._make_tables()
@@ -228,61 +225,22 @@ class FeistelNetwork:
         out >>= lane.half
 
 
-class FeistelRows(FeistelNetwork):
-    """Many bijections of one key: row i of the values goes through that of size and number i.
-
-    Sizes are at most `2**32`.
-    """
-
-    def __init__(self, sizes: NDArray[np.int64], key: int, numbers: range) -> None:
-        self._lane = _NARROW
-        self._dtype = dtype = _NARROW.half.dtype
-        distinct, which = np.unique(sizes, return_inverse=True)
-        halves = np.array(list(map(_halves_of, distinct.tolist())), dtype=dtype)[which]
-        self._sizes = halves[:, :1], halves[:, 1:]
-        self._last = (sizes - 1).astype(dtype)[:, None]
-        material = _many_round_keys(sizes.tolist(), key, numbers, dtype.itemsize)
-        words = _as_words(material, dtype).reshape(-1, 2 * NUM_ROUNDS)
-        self._keys = np.ascontiguousarray(words.T)[:, :, None]
-
-    def forward(self, values: Lanes, counts: NDArray[np.int64]) -> Lanes:  # type: ignore[override]
-        """Return where the first `counts` values of each row go; others come out as they may."""
-        forward: tuple[Any, ...] = range(NUM_ROUNDS), np.add, np.subtract
-        result, outside = np.empty_like(values), []
-        num_columns = values.shape[1]
-        num_rows = max(1, _AT_ONCE // num_columns)
-        for first in range(0, len(values), num_rows):
-            part = slice(first, first + num_rows)
-            keys, sizes = self._of(part)
-            if all((size == size[0]).all() for size in sizes):
-                # One size for all rows is a third faster than one for each.
-                sizes = tuple(size[0, 0, ...] for size in sizes)
-            lanes = self._pass(values[part].copy(), keys, sizes, *forward)
-            outside.append(np.flatnonzero(lanes > self._last[part]) + first * num_columns)
-            result[part] = lanes
-        # The few that are outside go together.
-        places, flat = np.concatenate(outside), result.reshape(-1)
-        rows, columns = np.divmod(places, num_columns)
-        is_asked = columns < counts[rows]
-        places, rows = places[is_asked], rows[is_asked]
-        while len(places):
-            keys, sizes = self._of(rows)
-            narrow = keys[:, :, 0], tuple(size[:, 0] for size in sizes)
-            again = self._pass(flat[places], *narrow, *forward)
-            flat[places] = again
-            is_outside = again > self._last[rows, 0]
-            places, rows = places[is_outside], rows[is_outside]
-        return result
-
-
 def _lane_of(n: int) -> _Lane:
-    return _NARROW if n <= 2**32 else _WIDE
+    return NARROW if n <= 2**32 else _WIDE
 
 
 @functools.lru_cache(maxsize=256)
-def _halves_of(n: int) -> tuple[int, int]:
+def halves_of(n: int) -> tuple[int, int]:
     num_left = math.isqrt(n - 1) + 1
     return num_left, -(-n // num_left)
+
+
+@functools.lru_cache(maxsize=256)
+def _shape_of(n: int) -> tuple[_Lane, tuple[Lanes, Lanes], Lanes, bool]:
+    """Return the lane of `n` values, the sizes of the halves, the last value, and if any leave."""
+    lane, (num_left, num_right) = _lane_of(n), halves_of(n)
+    left, right, last = (np.array(each, lane.half.dtype) for each in (num_left, num_right, n - 1))
+    return lane, (left, right), last, num_left * num_right > n
 
 
 def _round_keys(n: int, key: int, number: int | None, itemsize: int) -> bytes:
@@ -294,19 +252,5 @@ def _round_keys(n: int, key: int, number: int | None, itemsize: int) -> bytes:
     return digest.digest(2 * NUM_ROUNDS * itemsize)
 
 
-def _many_round_keys(sizes: list[int], key: int, numbers: range, itemsize: int) -> bytes:
-    """Return `_round_keys` of each size and number, end to end."""
-    begun: dict[int, Any] = {}
-    found = []
-    for n, number in zip(sizes, numbers, strict=True):
-        if n not in begun:
-            name = b"feedline.feistel.2" + key.to_bytes(16, "little") + n.to_bytes(8, "little")
-            begun[n] = hashlib.shake_128(name)
-        digest = begun[n].copy()
-        digest.update(number.to_bytes(8, "little"))
-        found.append(digest.digest(2 * NUM_ROUNDS * itemsize))
-    return b"".join(found)
-
-
-def _as_words(material: bytes, dtype: Any) -> Lanes:
+def as_words(material: bytes, dtype: Any) -> Lanes:
     return np.frombuffer(material, dtype=dtype.newbyteorder("<")).astype(dtype, copy=False)

@@ -7,6 +7,7 @@ of them fits a table, and looking that up is faster than hashing. The few positi
 
 from __future__ import annotations
 
+import functools
 from itertools import pairwise
 from typing import Any
 
@@ -30,13 +31,10 @@ class FeistelTables:
     """
 
     def __init__(self, n: int, sizes: tuple[int, int], shifts: Words) -> None:
-        self.end = np.array(n - 1, dtype=np.uint32)
         # The sum of two halves fits 16 bits, mostly; small words are faster.
         kind = np.uint16 if 2 * max(sizes) <= 2**16 else np.uint32
-        # Arrays without dimensions, because numpy takes twice as long to begin with a scalar.
         self.kind = kind
-        self.sizes = [np.array(size, dtype=kind) for size in sizes]
-        self.num_right = np.array(sizes[1], dtype=np.uint32)
+        self.end, self.sizes, self.num_right = _constants(n, sizes, kind)
         self._num_outside = sizes[0] * sizes[1] - n
         self._word = np.uint16 if sizes[0] * sizes[1] <= 2**16 else np.uint32
         self.rounds = [*enumerate(shifts.astype(kind, copy=False))]
@@ -171,6 +169,16 @@ class FeistelTables:
             # Unsigned wrap-around makes one of the two huge, so the minimum is the residue.
             wrap_by(half, size, out=spare)
             np.minimum(half, spare, out=half)
+
+
+@functools.lru_cache(maxsize=256)
+def _constants(n: int, sizes: tuple[int, int], kind: Any) -> tuple[Lanes, tuple[Lanes, ...], Lanes]:
+    """Return the last value, the sizes of the halves in two kinds of words: both, then the right.
+
+    As arrays without dimensions, because numpy takes twice as long to begin with a scalar.
+    """
+    halves = tuple(np.array(size, dtype=kind) for size in sizes)
+    return np.array(n - 1, dtype=np.uint32), halves, np.array(sizes[1], dtype=np.uint32)
 
 
 def walk_together(

@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise, zip_longest
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from feedline.errors import check_integer
-from feedline.lazy import lazy
 from feedline.plan.apportion import (
     apportion,
     check_temperature,
@@ -23,10 +22,12 @@ from feedline.plan.apportion import (
 from feedline.plan.draws import Draws
 from feedline.plan.frozen import described, store, store_integers
 from feedline.plan.interleave import Consecutive, Interleave, Layout
+from feedline.plan.laid_out import Carry, LaidOut
 from feedline.plan.many_permutations import permute_each, permute_runs
 from feedline.plan.orders import Indices
 from feedline.plan.permutation import Permutation, permute_numbered
 from feedline.plan.seeds import derive_key, derive_keys
+from feedline.plan.stacked_tables import LatestPasses
 from feedline.plan.strided_layout import StridedLayout
 from feedline.words import one_line
 
@@ -108,65 +109,6 @@ class Phase:
         return described(self)
 
 
-class _Carry(NamedTuple):
-    """The draws of one source that are still to come: a few pending ones, then all from `next`."""
-
-    pending: Indices
-    next: int
-
-    def draws(self, ordinals: Indices) -> Indices:
-        if not len(self.pending):
-            return ordinals + self.next
-        later = ordinals - len(self.pending) + self.next
-        early = self.pending[np.minimum(ordinals, len(self.pending) - 1)]
-        return np.where(ordinals < len(self.pending), early, later)
-
-    def ordinals_of(self, draws: Indices) -> Indices:
-        """Return the ordinals, ascending, of those of these draws that are still to come."""
-        early = np.flatnonzero(np.isin(self.pending, draws))
-        return np.concatenate([early, draws[draws >= self.next] - self.next + len(self.pending)])
-
-    def after(self, skipped: Indices, ordinal: int) -> _Carry:
-        """Return what is left when all ordinals below `ordinal`, less `skipped`, are used."""
-        pending = np.concatenate([self.draws(skipped), self.pending[ordinal:]])
-        return _Carry(pending, self.next + max(0, ordinal - len(self.pending)))
-
-
-@dataclass(frozen=True)
-class _LaidOut:
-    """A phase in its place: positions `[start, start + length)` of the epoch."""
-
-    start: int
-    length: int
-    counts: list[int]
-    layout: Layout
-    carries: list[_Carry]
-
-    @lazy
-    def _next(self) -> Indices:
-        return np.array([carry.next for carry in self.carries], dtype=np.int64)
-
-    @lazy
-    def _pending(self) -> list[int]:
-        """The sources with draws that were skipped by an earlier phase."""
-        return [source for source, carry in enumerate(self.carries) if len(carry.pending)]
-
-    def draws(self, sources: Indices, ordinals: Indices) -> Indices:
-        """Return the draw of each source that comes at its ordinal."""
-        draws = ordinals + self._next.take(sources)
-        for source in self._pending:
-            chosen = np.flatnonzero(sources == source)
-            draws[chosen] = self.carries[source].draws(ordinals[chosen])
-        return draws
-
-    def find(self, source: int, draws: Indices) -> Indices:
-        """Return the positions of those of a source's draws, in ascending order, that come here."""
-        ordinals = self.carries[source].ordinals_of(draws)
-        ordinals = ordinals[ordinals < self.counts[source]]
-        places = self.layout.positions_of(source, ordinals)
-        return self.start + places[places < self.length]
-
-
 class MixtureEpoch:
     """The order of one epoch of a mixture."""
 
@@ -178,7 +120,15 @@ class MixtureEpoch:
         self._size_of = np.maximum(np.array(self._sizes, dtype=np.int64), 1)
         self._start_of = np.array(self._starts[:-1], dtype=np.int64)
         # The current pass over each source.
-        self._permutation_of = lru_cache(maxsize=2 * _FEW_SOURCES)(Permutation)
+        permutation_of = lru_cache(maxsize=2 * _FEW_SOURCES)(Permutation)
+        sizes, keys = self._sizes, self._keys
+
+        def pass_over(source: int, number: int) -> Permutation:
+            return permutation_of(sizes[source], keys[source], number)
+
+        # Not a method, because that would be a cycle of references.
+        self._pass_over = pass_over
+        self._latest_passes = LatestPasses(self._sizes, self._pass_over)
         self._phases = self._lay_out(mixture)
         self._phase_starts = np.array([phase.start for phase in self._phases])
         self._strided = StridedLayout.of(self._phases[0].layout)
@@ -206,9 +156,18 @@ class MixtureEpoch:
         follows, self._next = first == self._next, first + count * step
         if step == 1 and (follows or self._strided.is_in(self._drawn_block[0], first)):
             return self._densely(phase, self._strided, first, count)
-        return self._by_source(phase, *self._strided.locate(first, step, count))
+        lows, highs = self._strided.ordinals_around(first, first + (count - 1) * step)
+        stacked = self._latest_passes.stacked(lows, highs, count)
+        if stacked is None:
+            return self._by_source(phase, *self._strided.locate(first, step, count))
+        tables, draws_before = stacked
+        labels, draws = self._strided.locate(first, step, count, draws_before)
+        sources = labels.astype(np.int64)
+        indices: Indices = self._start_of.take(sources)
+        indices += tables.forward(sources, draws.astype(np.uint32, copy=False))
+        return indices
 
-    def _densely(self, phase: _LaidOut, layout: StridedLayout, first: int, count: int) -> Indices:
+    def _densely(self, phase: LaidOut, layout: StridedLayout, first: int, count: int) -> Indices:
         """Return the same for every position, with whole blocks of the layout drawn and kept."""
         result = np.empty(count, dtype=np.int64)
         for block, part, slots in layout.slots(first, 1, count):
@@ -245,11 +204,11 @@ class MixtureEpoch:
         found = [phase.find(source, draws) for phase in self._phases]
         return np.sort(np.concatenate(found))
 
-    def _lay_out(self, mixture: Mixture) -> list[_LaidOut]:
+    def _lay_out(self, mixture: Mixture) -> list[LaidOut]:
         phases = _phases_of_epoch(mixture.planned, mixture.changes, self._epoch)
-        carries = [_Carry(np.empty(0, dtype=np.int64), 0) for _ in self._sizes]
+        carries = [Carry(np.empty(0, dtype=np.int64), 0) for _ in self._sizes]
         used = [0] * len(self._sizes)
-        laid_out: list[_LaidOut] = []
+        laid_out: list[LaidOut] = []
         for number, (phase, fixed_end) in enumerate(phases):
             start = phase.position if number else 0
             shares = shares_of(phase.weights, phase.temperature)
@@ -263,7 +222,7 @@ class MixtureEpoch:
             layout = self._make_layout(counts, start)
             follower = phases[number + 1][0].position - start if number + 1 < len(phases) else None
             cut = length if follower is None else min(length, follower)
-            laid_out.append(_LaidOut(start, cut, counts, layout, carries))
+            laid_out.append(LaidOut(start, cut, counts, layout, carries))
             if follower is None or follower > length:
                 break
             used = [a + b for a, b in zip(used, layout.counts_before(cut).tolist(), strict=True)]
@@ -285,7 +244,7 @@ class MixtureEpoch:
             in_order=strict,
         )
 
-    def _indices_in(self, phase: _LaidOut, positions: Indices) -> Indices:
+    def _indices_in(self, phase: LaidOut, positions: Indices) -> Indices:
         places = positions - phase.start if phase.start else positions
         if isinstance(phase.layout, Interleave) and len(self._sizes) <= _FEW_SOURCES:
             return self._by_source(phase, *phase.layout.locate_small(places))
@@ -318,7 +277,7 @@ class MixtureEpoch:
         result += starts
         return result
 
-    def _by_source(self, phase: _LaidOut, labels: NDArray[Any], ordinals: NDArray[Any]) -> Indices:
+    def _by_source(self, phase: LaidOut, labels: NDArray[Any], ordinals: NDArray[Any]) -> Indices:
         """Return the same, grouped by source, which is faster if there are few."""
         if not len(labels):
             return np.empty(0, dtype=np.int64)
@@ -333,7 +292,7 @@ class MixtureEpoch:
         return result
 
     def _samples(
-        self, phase: _LaidOut, sources: list[int], edges: list[int], draws: NDArray[Any]
+        self, phase: LaidOut, sources: list[int], edges: list[int], draws: NDArray[Any]
     ) -> Indices:
         """Return the indices that ordinals `[edges[i], edges[i + 1])` of source i stand for."""
         parts = [slice(*run) for run in pairwise(edges)]
@@ -359,8 +318,7 @@ class MixtureEpoch:
             for first, size, run in zip(firsts, sizes, pairwise(edges), strict=True):
                 if first:
                     draws[slice(*run)] -= first * size
-            keys = (self._keys[source] for source in sources)
-            return permute_runs([*map(self._permutation_of, sizes, keys, firsts)], edges, draws)
+            return permute_runs([*map(self._pass_over, sources, firsts)], edges, draws)
         values, draws = np.empty(len(draws), dtype=np.int64), draws.astype(np.int64, copy=False)
         for source, size, run in zip(sources, sizes, pairwise(edges), strict=True):
             part = slice(*run)

@@ -1,7 +1,7 @@
 """Evenly spaced positions of an interleaved layout, as one rank of many has them.
 
 A block of the layout holds thousands of a rank's positions on a few ranks, and a hundred on a
-thousand ranks. A few blocks are looked up one after another. Many go together, a row for each.
+thousand ranks. A few blocks are looked up one after another. Many go together, a column for each.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.plan.feistel import FeistelRows
+from feedline.plan.feistel_columns import FeistelColumns
 from feedline.plan.interleave import (
     FEW_IN_BLOCK,
     FEW_LABELS,
@@ -40,7 +40,7 @@ class StridedLayout:
         self._layout = layout
         # Smaller blocks are shuffled by tables, and larger ones need wider lanes.
         size, slack = layout.total // layout.num_blocks, len(layout.counts)
-        self._has_rows = TABLE_LIMIT + slack < size < 2**32 - slack
+        self._has_columns = TABLE_LIMIT + slack < size < 2**32 - slack
         # Ordinals are sums of slots and shifts, which may be negative: they wrap around.
         self._kind = np.uint32 if layout.total <= 2**32 else np.int64
 
@@ -51,24 +51,46 @@ class StridedLayout:
             return None
         return cls(layout) if len(layout.counts) <= FEW_LABELS else None
 
-    def locate(self, first: int, step: int, count: int) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Return the label and the ordinal of positions `first + i * step`, `count` of them."""
+    def locate(
+        self, first: int, step: int, count: int, before: Integers | None = None
+    ) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Return the label and the ordinal of positions `first + i * step`, `count` of them.
+
+        Ordinals are counted from `before` on, a number for each label.
+        """
         layout = self._layout
+        begun = np.zeros(len(layout.counts), dtype=np.int64) if before is None else before
         last = first + (count - 1) * step
         num_blocks = (last - first) * layout.num_blocks // layout.total
-        if self._has_rows and 1 < num_blocks <= count <= FEW_IN_BLOCK * num_blocks:
-            return self._locate_rows(first, step, count)
+        if self._has_columns and 1 < num_blocks <= count <= FEW_IN_BLOCK * num_blocks:
+            return self._locate_columns(first, step, count, begun)
         labels = np.empty(count, dtype=np.uint8)
         ordinals: NDArray[Any] = np.empty(count, dtype=self._kind)
         for block, part, slots in self.slots(first, step, count):
             which: NDArray[Any] = num_reached(slots, block.edges[1:-1].tolist())
-            shifts = (block.ordinals - block.edges[:-1]).astype(self._kind, copy=False)
-            ordinals[part] = shifts.take(which)
-            ordinals[part] += slots.astype(self._kind, copy=False)
+            shifts = block.ordinals - block.edges[:-1] - begun.take(block.labels)
+            # One cast of the places is cheaper than one in each of the next lines.
+            places = which.astype(np.int64)
+            own = shifts.astype(self._kind, copy=False).take(places)
+            np.add(own, slots.astype(self._kind, copy=False), out=ordinals[part])
             if len(block.labels) < len(layout.counts):
-                which = block.labels.astype(np.uint8).take(which)
+                which = block.labels.astype(np.uint8).take(places)
             labels[part] = which
         return labels, ordinals
+
+    def ordinals_around(self, first: int, last: int) -> tuple[list[int], list[int]]:
+        """Return bounds of each label's ordinals at positions `[first, last]`: those of blocks."""
+        low, high = self._blocks_around(first, last)
+        lows, highs = self._layout.ordinals_of(np.array([[low], [high]])).tolist()
+        return lows, highs
+
+    def _blocks_around(self, first: int, last: int) -> tuple[int, int]:
+        """Return bounds of the numbers of the blocks of positions `[first, last]`."""
+        layout, slack = self._layout, len(self._layout.counts)
+        # Block b starts within `slack` of b * total / num_blocks.
+        low = max(0, (first - slack) * layout.num_blocks // layout.total)
+        high = (last + slack) * layout.num_blocks // layout.total + 1
+        return low, min(high, layout.num_blocks)
 
     def is_in(self, number: int, position: int) -> bool:
         """Whether the block of this number holds a position."""
@@ -85,27 +107,36 @@ class StridedLayout:
             part = slice(done, min(count, done - (start - block.end) // step))
             done = part.stop
             places = range(start - block.start, first + (done - 1) * step + 1 - block.start, step)
-            yield block, part, layout.permutation(block).stride(places)
+            permutation = layout.permutation(block)
+            # Tables are made at once for what will come of a block, not only for what is asked.
+            permutation.tables_for((block.end - start) // step)
+            yield block, part, permutation.stride(places)
 
-    def _locate_rows(self, first: int, step: int, count: int) -> tuple[NDArray[Any], NDArray[Any]]:
+    def _locate_columns(
+        self, first: int, step: int, count: int, begun: Integers
+    ) -> tuple[NDArray[Any], NDArray[Any]]:
         layout = self._layout
         last = first + (count - 1) * step
-        low, high = layout.block_at(first).number, layout.block_at(last).number + 1
+        low, high = self._blocks_around(first, last)
         before: Integers = layout.ordinals_of(np.arange(low, high + 1)[:, None])
-        starts, sizes = before.sum(axis=1), np.diff(before, axis=0)
+        starts = before.sum(axis=1)
+        here = starts.searchsorted([first, last], side="right")
+        low, high = low + int(here[0]) - 1, low + int(here[1])
+        before, starts = (each[here[0] - 1 : here[1] + 1] for each in (before, starts))
+        sizes = np.diff(before, axis=0)
         # Which of the positions is the first in each block.
         reached = np.clip((starts - first + step - 1) // step, 0, count)
         counts = np.diff(reached)
         offsets = first + reached[:-1] * step - starts[:-1]
-        columns = np.arange(int(counts.max()))
-        places = (offsets[:, None] + columns * step).astype(np.uint32)
-        rows = FeistelRows(np.diff(starts), layout.key, range(low, high))
-        slots = rows.forward(places, counts)
+        columns = FeistelColumns(np.diff(starts), layout.key, range(low, high))
+        slots = columns.strides(offsets, step, counts)
         ends = np.cumsum(sizes, axis=1)
-        labels = num_reached(slots, ends.astype(np.uint32).T[:-1, :, None])
-        shifts = (before[:-1] - ends + sizes).astype(self._kind, copy=False)
-        cells = np.add(labels, (np.arange(len(counts)) * ends.shape[1])[:, None], dtype=np.int64)
+        labels = num_reached(slots, ends.astype(np.uint32).T[:-1])
+        shifts = (before[:-1] - begun - ends + sizes).astype(self._kind, copy=False)
+        cells = np.add(labels, np.arange(len(counts)) * ends.shape[1], dtype=np.int64)
         ordinals = shifts.ravel().take(cells)
         ordinals += slots.astype(self._kind, copy=False)
-        is_asked = (columns < counts[:, None]).ravel()
-        return labels.ravel()[is_asked], ordinals.ravel()[is_asked]
+        # numpy chooses from contiguous arrays several times faster.
+        labels, ordinals = (np.ascontiguousarray(each.T) for each in (labels, ordinals))
+        is_asked = np.arange(len(slots)) < counts[:, None]
+        return labels[is_asked], ordinals[is_asked]
