@@ -6,8 +6,10 @@ Each prints one line of JSON: what it has measured.
 from __future__ import annotations
 
 import json
+import os
 import sys
-from collections.abc import Iterator
+import zlib
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from time import perf_counter
@@ -105,24 +107,55 @@ def chunks_of(loader: Any, batches: Iterator[Any], has_begun: bool = False) -> s
 
 def obstore(url: str, folder: str, num_threads: str, part_bytes: str) -> dict[str, float]:
     """Return the rate of obstore alone: all files of the folder, in parts, thrown away."""
+    return {
+        "rate": rate_of_parts(url, folder, num_threads, part_bytes, lambda name, at, data: None)
+    }
+
+
+def kept(url: str, folder: str, num_threads: str, part_bytes: str, cache: str) -> dict[str, float]:
+    """Return the rate of obstore with what any cache adds: a CRC-32 of all bytes, and files."""
+
+    def keep(name: str, at: int, data: memoryview) -> None:
+        zlib.crc32(data)
+        descriptor = os.open(os.path.join(cache, name), os.O_CREAT | os.O_WRONLY)
+        try:
+            while data:
+                written = os.pwrite(descriptor, data, at)
+                data, at = data[written:], at + written
+        finally:
+            os.close(descriptor)
+
+    return {"rate": rate_of_parts(url, folder, num_threads, part_bytes, keep)}
+
+
+def rate_of_parts(
+    url: str,
+    folder: str,
+    num_threads: str,
+    part_bytes: str,
+    take: Callable[[str, int, memoryview], None],
+) -> float:
+    """Return the rate of getting all files of the folder in parts, each of which is taken."""
     start = perf_counter()
     bucket, _, prefix = url.removeprefix("s3://").partition("/")
     client = S3Store(bucket, client_options={"allow_http": True})
     parts = [
-        (f"{prefix}/{path.name}", first, min(first + int(part_bytes), path.stat().st_size))
+        (path.name, first, min(first + int(part_bytes), path.stat().st_size))
         for path in sorted(Path(folder).iterdir())
         for first in range(0, path.stat().st_size, int(part_bytes))
     ]
 
     def get(part: tuple[str, int, int]) -> int:
         name, first, end = part
-        return len(client.get_range(name, start=first, end=end))
+        data = client.get_range(f"{prefix}/{name}", start=first, end=end)
+        take(name, first, memoryview(data))
+        return len(data)
 
     with ThreadPoolExecutor(int(num_threads)) as pool:
         num_bytes = sum(pool.map(get, parts))
-    return {"rate": num_bytes / (perf_counter() - start)}
+    return num_bytes / (perf_counter() - start)
 
 
 if __name__ == "__main__":
-    readers = {f.__name__: f for f in (epoch, steady, state, resume, node, obstore)}
+    readers = {f.__name__: f for f in (epoch, steady, state, resume, node, obstore, kept)}
     print(json.dumps(readers[sys.argv[1]](*sys.argv[2:])))
