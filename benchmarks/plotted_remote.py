@@ -38,9 +38,9 @@ def of_remote() -> Iterator[Picture]:
             targets += beside(report, pattern, ours, (f"{shown}, its best", best), less=less)
         return targets
 
-    cold, alone, warm, local = (
+    cold, alone, able, warm, local = (
         report.number(name, "rate", show=show_mib)
-        for name in ("cold", "obstore alone", "warm", "local folder")
+        for name in ("cold", "obstore alone", "obstore, CRC-32, files", "warm", "local folder")
     )
     rates = others("rate", show_mib)
     of_obstore = beside(report, "cold: .* of obstore", cold, ("obstore alone", alone))
@@ -48,7 +48,12 @@ def of_remote() -> Iterator[Picture]:
     rate_rows = (
         Row(
             "an epoch with an empty cache",
-            (("feedline", cold), ("obstore alone", alone), *rates),
+            (
+                ("feedline", cold),
+                ("obstore alone", alone),
+                ("obstore, CRC-32, files", able),
+                *rates,
+            ),
             (*of_obstore, *of_peers("cold", cold, rates, less=False)),
         ),
         Row("all in the cache", (("feedline", warm), ("the local folder", local)), of_folder),

@@ -6,8 +6,10 @@ Each prints one line of JSON: what it has measured.
 from __future__ import annotations
 
 import json
+import os
 import sys
-from collections.abc import Iterator
+import zlib
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from time import perf_counter
@@ -105,6 +107,42 @@ def chunks_of(loader: Any, batches: Iterator[Any], has_begun: bool = False) -> s
 
 def obstore(url: str, folder: str, num_threads: str, part_bytes: str) -> dict[str, float]:
     """Return the rate of obstore alone: all files of the folder, in parts, thrown away."""
+
+    def get(client: S3Store, key: str, first: int, end: int) -> int:
+        return len(client.get_range(key, start=first, end=end))
+
+    return {"rate": rate_of_parts(url, folder, num_threads, part_bytes, get)}
+
+
+def kept(url: str, folder: str, num_threads: str, part_bytes: str, cache: str) -> dict[str, float]:
+    """Return the rate of obstore with what any cache adds: a CRC-32 of all bytes, and files."""
+
+    def get(client: S3Store, key: str, first: int, end: int) -> int:
+        descriptor = os.open(os.path.join(cache, Path(key).name), os.O_CREAT | os.O_WRONLY, 0o666)
+        crc, at = 0, first
+        try:
+            found = client.get(key, options={"range": (first, end)})
+            for received in found.stream(min_chunk_size=2**18):
+                piece = memoryview(received)
+                crc = zlib.crc32(piece, crc)
+                while piece:
+                    written = os.pwrite(descriptor, piece, at)
+                    piece, at = piece[written:], at + written
+        finally:
+            os.close(descriptor)
+        return at - first
+
+    return {"rate": rate_of_parts(url, folder, num_threads, part_bytes, get)}
+
+
+def rate_of_parts(
+    url: str,
+    folder: str,
+    num_threads: str,
+    part_bytes: str,
+    get: Callable[[S3Store, str, int, int], int],
+) -> float:
+    """Return the rate of getting all files of the folder in parts."""
     start = perf_counter()
     bucket, _, prefix = url.removeprefix("s3://").partition("/")
     client = S3Store(bucket, client_options={"allow_http": True})
@@ -113,16 +151,11 @@ def obstore(url: str, folder: str, num_threads: str, part_bytes: str) -> dict[st
         for path in sorted(Path(folder).iterdir())
         for first in range(0, path.stat().st_size, int(part_bytes))
     ]
-
-    def get(part: tuple[str, int, int]) -> int:
-        name, first, end = part
-        return len(client.get_range(name, start=first, end=end))
-
     with ThreadPoolExecutor(int(num_threads)) as pool:
-        num_bytes = sum(pool.map(get, parts))
-    return {"rate": num_bytes / (perf_counter() - start)}
+        num_bytes = sum(pool.map(lambda part: get(client, *part), parts))
+    return num_bytes / (perf_counter() - start)
 
 
 if __name__ == "__main__":
-    readers = {f.__name__: f for f in (epoch, steady, state, resume, node, obstore)}
+    readers = {f.__name__: f for f in (epoch, steady, state, resume, node, obstore, kept)}
     print(json.dumps(readers[sys.argv[1]](*sys.argv[2:])))

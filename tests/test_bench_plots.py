@@ -147,7 +147,8 @@ def test_every_figure_and_target_of_object_storage_comes_into_its_picture(
     monkeypatch.setenv("FEEDLINE_BENCH_ROWS", "1000")
     remote, measure = (importlib.import_module(name) for name in ("remote", "measure"))
     keys = {"cold": ("rate", "first"), "warm": ("rate", "first"), "local folder": ("rate", "first")}
-    keys |= {"obstore alone": ("rate",), "resume": ("resume", "bytes")}
+    keys |= {"obstore alone": ("rate",), "obstore, CRC-32, files": ("rate",)}
+    keys |= {"resume": ("resume", "bytes")}
     keys |= {f"nodes, {count}": ("bytes",) for count in remote.NODES}
     for name in remote.PEERS:
         keys |= {f"{name}, {n} workers": ("rate", "first", "resume") for n in remote.WORKERS}

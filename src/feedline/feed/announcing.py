@@ -15,8 +15,9 @@ from feedline.store import Store
 
 # Jobs that touch more chunks than this are spread over the data: reading ahead does not help.
 _MAX_CHUNKS = 64
-# Blocks that are looked at beyond the one that is read next.
-_MOST_BLOCKS = 64
+# Blocks that are looked at beyond the one that is read next; of these, the jobs of the nearest are
+# kept, which are made once so.
+_MOST_BLOCKS, _MOST_KEPT = 64, 8
 
 #: The logger of the library.
 logger = logging.getLogger("feedline")
@@ -25,7 +26,7 @@ Make = Callable[[], list[SlabJob]]
 
 
 def announcer_for(
-    store: Store, walk: Callable[[], Iterator[Make]], window: int
+    store: Store, walk: Callable[[], Iterator[Make]], window: int, *, has_threads: bool = False
 ) -> LocalAnnouncer | DistantAnnouncer:
     """Return what tells a store about the chunks of a pass.
 
@@ -33,9 +34,10 @@ def announcer_for(
         store: Where the samples are.
         walk: Returns functions that make the jobs of the pass, block by block.
         window: The number of chunks in a window of the plan; 0 if it has none.
+        has_threads: Blocks after the first are made in threads, ahead of their use.
     """
     if getattr(store, "num_ahead", 0):
-        return DistantAnnouncer(store, walk(), window)
+        return DistantAnnouncer(store, walk(), window, has_threads=has_threads)
     return LocalAnnouncer(store)
 
 
@@ -98,14 +100,21 @@ class DistantAnnouncer:
         store: Where the samples are; it has `num_ahead`, `bytes_ahead` and `chunk_bytes`.
         walk: Functions that make the jobs of the pass, block by block.
         window: The number of chunks in a window of the plan.
+        has_threads: Blocks after the first are made in threads. So the first does not wait until
+            this has looked ahead: the second does.
     """
 
-    def __init__(self, store: Any, walk: Iterator[Make], window: int) -> None:
+    def __init__(
+        self, store: Any, walk: Iterator[Make], window: int, *, has_threads: bool = False
+    ) -> None:
         self._store = store
         self._walk = enumerate(walk)
         self._window = window
+        self._has_threads = has_threads
         self._lock, self._walking = Lock(), Lock()
-        self._num_walked = 0
+        self._num_walked = self._num_made = 0
+        # The jobs of blocks that were looked at and not asked for yet.
+        self._kept: dict[int, list[SlabJob]] = {}
         self._is_at_end = self._has_ended = False
         # Chunks by number; jobs by the number of their first batch.
         self._first_use: dict[int, int] = {}
@@ -123,30 +132,39 @@ class DistantAnnouncer:
             yield partial(self._made, number, make)
 
     def _made(self, number: int, make: Make) -> list[SlabJob]:
-        block = make()
+        with self._lock:
+            self._num_made = max(self._num_made, number + 1)
+            kept = self._kept.pop(number, None)
+        block = make() if kept is None else kept
         with self._walking:
             while self._num_walked <= number and not self._is_at_end:
                 self._look_at_next(block if self._num_walked == number else None)
             self._announce()
-            while self._wants_more(number):
-                self._look_at_next()
-            self._announce()
+            if number or not self._has_threads:
+                while self._wants_more(number):
+                    self._look_at_next()
+                self._announce()
         return block
 
     def finished(self, job: SlabJob) -> None:
         """Release the chunks that no job after this one is known to need; announce others."""
-        with self._lock:
+        # A thread that copies samples waits for no other that does this: the next one does it then.
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
             if job.block.first <= self._now:
                 return
             self._now = job.block.first
-            over = [chunk for chunk in self._announced if self._last_use[chunk] < self._now]
-            self._release(over)
-        self._announce()
+            self._release([c for c in self._announced if self._last_use[c] < self._now])
+        finally:
+            self._lock.release()
+        self._announce(wait=False)
 
     def end(self) -> None:
         """Release all chunks, and log what was fetched meanwhile."""
         with self._lock:
             self._has_ended = True
+            self._kept.clear()
             self._release(list(self._announced))
         # Cheap, and only where somebody listens.
         if logger.isEnabledFor(logging.INFO):
@@ -161,6 +179,8 @@ class DistantAnnouncer:
         jobs = make() if made is None else made
         self._num_walked = number + 1
         with self._lock:
+            if made is None and number >= self._num_made and len(self._kept) < _MOST_KEPT:
+                self._kept[number] = jobs
             for job in jobs:
                 self._note(job.block.first, job.needed)
 
@@ -184,10 +204,14 @@ class DistantAnnouncer:
     def _num_unused(self) -> int:
         return sum(self._first_use[chunk] > self._now for chunk in self._announced)
 
-    def _announce(self) -> None:
+    def _announce(self, *, wait: bool = True) -> None:
+        if not self._pending:
+            return
         store, depth = self._store, self._depth
-        with self._lock:
-            if self._has_ended or not self._pending:
+        if not self._lock.acquire(blocking=wait):
+            return
+        try:
+            if self._has_ended:
                 return
             room = store.bytes_ahead - sum(self._announced.values())
             num_unused = self._num_unused()
@@ -207,6 +231,8 @@ class DistantAnnouncer:
                 # What is wrong with a chunk comes up at its batch.
                 with suppress(FeedlineError, OSError):
                     store.prefetch(chunk)
+        finally:
+            self._lock.release()
 
     def _release(self, chunks: Iterable[int]) -> None:
         for chunk in chunks:

@@ -284,12 +284,10 @@ def read_into(
         return slab_jobs(running.segment, running.rank, first, chunking, sizes.num_batches)
 
     window = getattr(running.segment.plan, "preload", 0)
-    announcer = announcer_for(store, blocks, window)
+    num_order_threads = reading.num_order_threads if num_ahead else 0
+    announcer = announcer_for(store, blocks, window, has_threads=num_order_threads > 0)
     slabs = ReadAhead(
-        MadeAhead(
-            announcer.around(blocks()),
-            num_threads=reading.num_order_threads if num_ahead else 0,
-        ),
+        MadeAhead(announcer.around(blocks()), num_threads=num_order_threads),
         read,
         lambda job: cut(job.block, chunking, 1),
         num_threads=reading.count,

@@ -22,6 +22,7 @@ import feedline
 from fault_proxy import Fault
 from feedline.errors import DamagedDataError, InvalidValueError, MissingDataError
 from feedline.store import Store
+from feedline.store.cache import FileCache
 from feedline.store.remote import files as files_module
 from feedline.store.remote import objects as objects_module
 from object_server import FaultProxy, S3Server, too_busy
@@ -309,3 +310,31 @@ def test_public_data_is_read_by_http(local: Path, server: S3Server, tmp_path: Pa
     store = feedline.open(f"{server.url}/bucket/public", cache_folder=tmp_path, cache_limit=2**30)
     np.testing.assert_array_equal(store[:]["y"], COLUMNS["y"])
     store.close()
+
+
+def test_a_later_epoch_holds_what_is_still_open(opened: Any, tmp_path: Path) -> None:
+    store = opened()
+    loader = feedline.DataLoader(store, 10, shuffle=True, window="2 chunks", num_threads=1)
+
+    def epoch() -> list[int]:
+        found = np.concatenate([batch["x"] for batch in loader])
+        gc.collect()
+        for thread in threading.enumerate():
+            if thread.name == "feedline-release":
+                thread.join()
+        return sorted(found.tolist())
+
+    assert epoch() == list(range(NUM_SAMPLES))
+    before = store.meters
+    assert epoch() == list(range(NUM_SAMPLES))
+    assert (store.meters - before).num_misses == 0
+    # A chunk that is open is held again, so that nobody evicts it.
+    store.prefetch(4)
+    cache = store.tree.remote.cache
+    path = store.tree.files.path("chunk-000004.safetensors")
+    small = FileCache(cache.folder, path.stat().st_size + 1, wait_seconds=10)
+    small.get("another", 1, lambda part: part.write_bytes(b"x"))
+    kept = list((tmp_path / "cache").glob("*.safetensors"))
+    assert kept == [path]
+    store.release(4)
+    assert epoch() == list(range(NUM_SAMPLES))

@@ -10,7 +10,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Self
 
@@ -24,6 +25,7 @@ from feedline.errors import (
 )
 from feedline.store.cache.holds import Holds, touch
 from feedline.store.cache.locks import OpenFile, locked
+from feedline.store.cache.meters import CacheMeters
 from feedline.store.cache.seals import (
     check_digest,
     digest_of,
@@ -33,7 +35,7 @@ from feedline.store.cache.seals import (
     seal,
 )
 from feedline.store.cache.shelf import Shelf
-from feedline.words import bytes_in_words, one_line, path_shown, several
+from feedline.words import bytes_in_words, path_shown, several
 
 _ENDING = re.compile(r"\.[A-Za-z0-9_]{1,16}\Z")
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -48,26 +50,6 @@ def default_folder() -> Path:
 
 class NoRoomError(CacheError):
     """All that a cache keeps is in use, so that there is no room for another file."""
-
-
-@one_line
-@dataclass
-class CacheMeters:
-    """What one process has got from a cache.
-
-    Args:
-        num_hits: Files that were there.
-        num_misses: Files that this process fetched.
-        num_bytes_fetched: The bytes of these.
-        num_evictions: Files that this process evicted.
-        num_damaged: Files that were found damaged, and fetched again.
-    """
-
-    num_hits: int = 0
-    num_misses: int = 0
-    num_bytes_fetched: int = 0
-    num_evictions: int = 0
-    num_damaged: int = 0
 
 
 class _Here:
@@ -149,12 +131,28 @@ class FileCache:
             self._fetch(here, key, path, num_bytes, fetch, digest)
         return path
 
-    def find(self, key: str, num_bytes: int, *, digest: str | None = None) -> Path | None:
-        """Return what `get` returns if that takes no time: the file is there, and was checked."""
-        digest = check_digest(digest)
+    def find(
+        self, key: str, num_bytes: int, *, digest: str | None = None, is_open: bool = False
+    ) -> Path | None:
+        """Return what `get` returns if that takes no time: the file is there, and was checked.
+
+        Args:
+            key: What `get` takes.
+            num_bytes: What `get` takes.
+            digest: What `get` takes.
+            is_open: This process has had the file open since it was checked, and reads no other: it
+                is held and looked at no more.
+        """
         path = self._path(key)
         with self._reported():
             here = self._here()
+            if is_open:
+                if not here.holds.hold(path):
+                    return None
+                with here.lock:
+                    here.meters.num_hits += 1
+                return path
+            digest = check_digest(digest)
             if not self.folder.is_dir():
                 return None
             here.shelf.begin()
@@ -165,7 +163,7 @@ class FileCache:
     def hold(self, key: str) -> bool:
         """Keep a file from being evicted; False if it is not there."""
         with self._reported():
-            return self.folder.is_dir() and self._here().holds.hold(self._path(key))
+            return self._here().holds.hold(self._path(key))
 
     def let_go(self, key: str) -> None:
         """Take one `get` or `hold` back; if this process holds no such file, do nothing."""
@@ -221,9 +219,7 @@ class FileCache:
     def _path(self, key: str) -> Path:
         if not isinstance(key, str):
             raise InvalidValueError(f"key={key!r:.80} must be a text")
-        digest = hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=16)
-        ending = _ENDING.search(key)
-        return self.folder / (digest.hexdigest() + (ending[0] if ending else ""))
+        return _path_in(self.folder, key)
 
     @contextmanager
     def _locked(self, here: _Here, path: Path) -> Iterator[None]:
@@ -367,6 +363,13 @@ class FileCache:
             remedy = "check that the folder can be written, or set another one"
         reason = error.strerror or error
         return CacheError(f"{self.folder}: a file cannot be cached ({reason}); {remedy}")
+
+
+@lru_cache(2**12)
+def _path_in(folder: Path, key: str) -> Path:
+    digest = hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=16)
+    ending = _ENDING.search(key)
+    return folder / (digest.hexdigest() + (ending[0] if ending else ""))
 
 
 def _is_whole(

@@ -27,6 +27,7 @@ class Holds:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._place = folder / "holds"
         self._lock = threading.Lock()
         self._counts: dict[str, int] = {}
         self._files: dict[str, OpenFile] = {}
@@ -41,7 +42,13 @@ class Holds:
         """
         with self._lock:
             count = self._counts.get(path.name, 0)
-            if not count and not self._share(path.name):
+            try:
+                if not count and not self._share(path.name):
+                    return False
+            except FileNotFoundError:
+                # There is no folder, and so no file.
+                if is_coming:
+                    raise
                 return False
             if not is_coming and not os.path.lexists(path):
                 if not count:
@@ -72,18 +79,19 @@ class Holds:
         if not has_byte_locks(self._folder):
             self._files[name] = _shared_file(self._folder / f"hold-{name[:32]}")
             return True
-        if self._bytes is None or not self._bytes.is_at(self._folder / "holds"):
+        if self._bytes is None or not self._bytes.is_at(self._place):
             # Somebody has removed the folder: whoever comes later looks at a new file.
-            self._bytes = OpenFile(self._folder / "holds", os.O_RDWR | os.O_CREAT)
+            self._bytes = OpenFile(self._place, os.O_RDWR | os.O_CREAT)
             for other in self._counts:
                 self._bytes.lock_byte(_byte_of(other), shared=True)
         return self._bytes.lock_byte(_byte_of(name), shared=True)
 
     def _unshare(self, name: str) -> None:
         file = self._files.pop(name, None)
-        path = self._folder / f"hold-{name[:32]}"
-        if file is not None and file.lock(wait=False) and file.is_at(path):
-            path.unlink()
+        if file is not None:
+            path = self._folder / f"hold-{name[:32]}"
+            if file.lock(wait=False) and file.is_at(path):
+                path.unlink()
         if self._bytes is not None:
             self._bytes.unlock_byte(_byte_of(name))
 

@@ -44,6 +44,7 @@ class OpenFile:
         with _guard:
             self.descriptor = os.open(path, flags | _FLAGS, 0o666)
             _open_files.add(self)
+        self._identity: tuple[int, int] | None = None
 
     def lock(self, *, shared: bool = False, wait: bool = True) -> bool:
         """Lock the file; False if another has it and this one does not wait."""
@@ -73,10 +74,14 @@ class OpenFile:
 
     def is_at(self, path: Path) -> bool:
         """Whether this file is the one at a path: not removed, and not replaced."""
+        if self._identity is None:
+            mine = os.fstat(self.descriptor)
+            self._identity = mine.st_dev, mine.st_ino
         try:
-            return os.path.samestat(os.fstat(self.descriptor), os.lstat(path))
+            found = os.lstat(path)
         except FileNotFoundError:
             return False
+        return self.descriptor >= 0 and self._identity == (found.st_dev, found.st_ino)
 
     def close(self) -> None:
         """Close the file, which gives its lock back."""

@@ -8,7 +8,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -16,12 +16,11 @@ from weakref import ref
 
 from feedline.errors import DamagedDataError
 from feedline.store.cache import FileCache, NoRoomError
-from feedline.store.checksums import digest_texts
 from feedline.store.chunk import OpenChunks
 from feedline.store.remote.meters import FetchMeters
 from feedline.store.remote.objects import Objects
+from feedline.store.remote.remote_file import RemoteFile
 from feedline.store.remote.turns import is_at_exit
-from feedline.store.remote.urls import Url
 
 # Files that are fetched at the same time; each may come in several parts.
 _NUM_FETCHERS = 16
@@ -34,47 +33,6 @@ _WEIGHT = 0.2
 _LEAST_AHEAD, _MOST_AHEAD = 4, 64
 # How long a reader tries to get room in the cache, while other processes hold all of it.
 _ROOM_SECONDS = 120
-
-
-@dataclass(frozen=True)
-class RemoteFile:
-    """An object, or a part of one, that becomes a file in the cache.
-
-    Args:
-        url: The object.
-        num_bytes: The bytes of the file.
-        etag: The object's ETag; None if it is not known.
-        digest: The digest of the file, if it is known.
-        start: The first byte in the object.
-        crc32: The CRC-32 of the file, if it is known; compared in place of the digest, as that
-            takes five times longer.
-        ranges: Parts of the object that follow each other in the file; by default one part.
-    """
-
-    url: Url
-    num_bytes: int
-    etag: str | None = None
-    digest: str | None = None
-    start: int = 0
-    crc32: str | None = None
-    ranges: tuple[tuple[int, int], ...] = ()
-
-    @property
-    def parts(self) -> tuple[tuple[int, int], ...]:
-        """The parts of the object, as start and end."""
-        return self.ranges or ((self.start, self.start + self.num_bytes),)
-
-    @property
-    def check(self) -> str | None:
-        """The digest that the file must have when it arrives."""
-        return self.digest if self.crc32 is None else f"crc32:{self.crc32}"
-
-    @property
-    def key(self) -> str:
-        """The name of the content, in the cache; its ending is that of the object."""
-        known = self.digest or self.etag or ""
-        start = digest_texts([str(self.ranges)]) if self.ranges else self.start
-        return f"{known} {start}+{self.num_bytes} {self.url.root}/{self.url.key}"
 
 
 class _Here:
@@ -92,6 +50,7 @@ class _Here:
         self.turns = itertools.count(1)
         # Chunks that are open and not needed now, with their bytes; and what was fetched before.
         self.idle: OrderedDict[tuple[ref[OpenChunks[Any]], int], int] = OrderedDict()
+        self.idle_bytes = 0
         self.num_fetched = self.num_fetched_before_idle = 0
         self.fetch_seconds = 0.0
         self.use_seconds = 0.0
@@ -163,8 +122,14 @@ class RemoteFiles:
             here.wait_seconds += time.perf_counter() - began
         return path
 
-    def announce(self, name: str, user: int) -> None:
-        """Fetch a file in the background, and hold it until its user releases it."""
+    def announce(self, name: str, user: int, *, is_open: bool = False) -> None:
+        """Fetch a file in the background, and hold it until its user releases it.
+
+        Args:
+            name: The file.
+            user: Who needs it.
+            is_open: It is open since it was last in use; it is fetched only if it was evicted.
+        """
         here = self._here()
         with here.lock:
             users = here.users.setdefault(name, set())
@@ -175,7 +140,9 @@ class RemoteFiles:
                 return
             known = self._known.get(name)
             if known is not None:
-                path = self.cache.find(known.key, known.num_bytes, digest=known.check)
+                path = self.cache.find(
+                    known.key, known.num_bytes, digest=known.check, is_open=is_open
+                )
                 if path is not None:
                     here.held[name] = (path, known.key, known.num_bytes)
                     return
@@ -210,23 +177,26 @@ class RemoteFiles:
         here = self._here()
         most = self.cache.limit_bytes // _SHARE_UNANNOUNCED // num_local_ranks()
         with here.lock:
+            here.idle_bytes += num_bytes - here.idle.pop((ref(chunks), chunk), 0)
             here.idle[ref(chunks), chunk] = num_bytes
             if here.num_fetched != here.num_fetched_before_idle:
                 here.num_fetched_before_idle, most = here.num_fetched, 0
-            total, closed = sum(here.idle.values()), []
-            while here.idle and total > most:
+            closed = []
+            while here.idle and here.idle_bytes > most:
                 place, size = here.idle.popitem(last=False)
-                total -= size
+                here.idle_bytes -= size
                 closed.append(place)
         for owner, number in closed:
             if (found := owner()) is not None:
                 found.drop(number)
 
-    def use(self, chunks: OpenChunks[Any], chunk: int) -> None:
-        """Note that a chunk is needed again."""
+    def use(self, chunks: OpenChunks[Any], chunk: int) -> bool:
+        """Note that a chunk is needed again; True if it is still open."""
         here = self._here()
         with here.lock:
-            here.idle.pop((ref(chunks), chunk), None)
+            num_bytes = here.idle.pop((ref(chunks), chunk), None)
+            here.idle_bytes -= num_bytes or 0
+        return num_bytes is not None and chunks.has_all([chunk])
 
     @property
     def num_ahead(self) -> int:
@@ -257,6 +227,7 @@ class RemoteFiles:
             held, here.held = here.held, OrderedDict()
             here.users.clear()
             here.idle.clear()
+            here.idle_bytes = 0
             here.bytes_unannounced = 0
             for name, future in list(here.coming.items()):
                 if future.cancel():

@@ -10,8 +10,9 @@ from threading import Lock
 from typing import Any
 
 from feedline.errors import InvalidValueError, MissingDataError
-from feedline.store.remote.files import RemoteFile, RemoteFiles
+from feedline.store.remote.files import RemoteFiles
 from feedline.store.remote.places import Remote
+from feedline.store.remote.remote_file import RemoteFile
 from feedline.store.remote.requests import Head
 from feedline.store.remote.urls import Url
 

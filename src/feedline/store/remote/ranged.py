@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.store.remote.files import RemoteFile
 from feedline.store.remote.paths import RemotePath
+from feedline.store.remote.remote_file import RemoteFile
 
 # Fetched at first; a longer footer takes a second request.
 USUAL_FOOTER = 2**16

@@ -15,10 +15,11 @@ from feedline.store.folder import FolderStore
 from feedline.store.formats import FILE_ENDINGS
 from feedline.store.lists import LIST_PARTS
 from feedline.store.manifest import MANIFEST_NAME, Manifest, parse_manifest
-from feedline.store.remote.files import RemoteFile, num_local_ranks
+from feedline.store.remote.files import num_local_ranks
 from feedline.store.remote.meters import FetchMeters
 from feedline.store.remote.paths import FolderPath, RemoteTree
 from feedline.store.remote.places import Remote
+from feedline.store.remote.remote_file import RemoteFile
 from feedline.store.row_tables import RowTables
 from feedline.store.shards import Shards, ShardStore
 
@@ -91,9 +92,9 @@ class Remotely(_Base):
 
     def prefetch(self, chunk: int) -> None:
         """Fetch a chunk's files in the background, and hold them in the cache until released."""
-        self.tree.files.use(self._open_chunks, chunk)
+        is_open = self.tree.files.use(self._open_chunks, chunk)
         for name in self._names_of(chunk):
-            self.tree.files.announce(name, chunk)
+            self.tree.files.announce(name, chunk, is_open=is_open)
 
     def release(self, chunk: int) -> None:
         """Let the cache evict a chunk's files if no other chunk needs them."""
