@@ -120,9 +120,15 @@ def counted_tasks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
         yield counts
 
 
-def kill_driver(source: Any, folder: Path, engine: str, is_time: Callable[[], bool]) -> None:
+def kill_driver(
+    source: Any,
+    folder: Path,
+    engine: str,
+    is_time: Callable[[], bool],
+    options: dict[str, Any] = OPTIONS,
+) -> None:
     """Kill a driver that is at a certain place; repeat where it is done before that is seen."""
-    told = {"source": str(source), "folder": str(folder), "engine": engine, **OPTIONS}
+    told = {"source": str(source), "folder": str(folder), "engine": engine, **options}
     before = copy_of(folder)
     while True:
         with python("pack_data.py", json.dumps(told)) as driver:
@@ -167,6 +173,25 @@ def test_after_the_death_of_its_driver_the_same_call_resumes(
     assert result.num_resumed_chunks == num_chunks
     assert num_chunks if kind == "chunk" else num_blocks < in_all["deal_part"]
     assert read_tree(folder) == whole
+
+
+def test_lines_packed_in_order_resume_at_the_first_missing_chunk(
+    cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, folder = tmp_path / "a.jsonl", tmp_path / "out"
+    text = "x" * 900
+    source.write_text("".join(f'{{"n": {n}, "t": "{text[n % 700 :]}"}}\n' for n in range(40_000)))
+    options = {"memory_budget": 2**20, "chunk_bytes": 60_000}
+    pack(source, tmp_path / "here", **options)
+    with counted_tasks(monkeypatch) as in_all:
+        pack(source, tmp_path / "other", engine="ray", **options)
+    kill_driver(source, folder, "ray", partial(has_chunks, folder, 40), options)
+    num_chunks = num_entries(folder, "chunk")
+    with counted_tasks(monkeypatch) as resumed:
+        result = pack(source, folder, engine="ray", **options)
+    assert result.num_resumed_chunks == num_chunks
+    assert 0 < resumed["read_sized_part"] < in_all["read_sized_part"]
+    assert read_tree(folder) == read_tree(tmp_path / "here") == read_tree(tmp_path / "other")
 
 
 @pytest.mark.parametrize("engines", [("local", "ray"), ("ray", "local", "ray")])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from feedline.errors import FeedlineError, InvalidValueError, PackError
@@ -13,6 +14,13 @@ from feedline.words import several
 Key = TypeVar("Key")
 # Of tasks whose worker or node died.
 _MAX_RETRIES = 10
+
+
+@dataclass(frozen=True)
+class _Failed:
+    """What a task returns in place of a result: Ray prints errors that nobody has asked for."""
+
+    error: FeedlineError
 
 
 class Cluster:
@@ -34,6 +42,8 @@ class Cluster:
                 f"memory_budget={task_bytes} must be at most {largest}, the memory of the largest "
                 "node, because each task takes so much; use a smaller one"
             )
+        # Sent to the cluster once.
+        self._attempt = ray.remote(_attempt)
         self._options = {"num_cpus": 1, "memory": task_bytes, "max_retries": _MAX_RETRIES}
 
     @property
@@ -56,22 +66,23 @@ class Cluster:
 
     def submit(self, function: Callable[..., Any], *arguments: Any, num_returns: int = 1) -> Any:
         """Begin a task; return a reference to its result, or one for each."""
-        task = self._ray.remote(function).options(**self._options, num_returns=num_returns)
-        return task.remote(*arguments)
+        options = {**self._options, "name": function.__name__, "num_returns": num_returns}
+        return self._attempt.options(**options).remote(function, num_returns, *arguments)
 
     def get(self, reference: Any) -> Any:
         """Return the result of a task, or raise its error."""
         try:
-            return self._ray.get(reference)
-        except self._ray.exceptions.RayTaskError as error:
-            if isinstance(error.cause, FeedlineError):
-                raise error.cause from None
+            found = self._ray.get(reference)
+        except self._ray.exceptions.RayTaskError:
             raise
         except self._ray.exceptions.RayError as error:
             raise PackError(
                 f"a task was lost {several(_MAX_RETRIES + 1, 'time')} ({error!s:.500}); finished "
                 "work is kept; see to the nodes, and pack again to resume"
             ) from None
+        if isinstance(found, _Failed):
+            raise found.error
+        return found
 
     def results(self, calls: Iterator[tuple[Key, Any]]) -> Iterator[tuple[Key, Any]]:
         """Yield the results of tasks as they come; no more are begun than may wait."""
@@ -91,6 +102,15 @@ class Cluster:
         finally:
             for reference in waiting:
                 self._ray.cancel(reference)
+
+
+def _attempt(function: Callable[..., Any], num_returns: int, *arguments: Any) -> Any:
+    """Return what a function returns; if it fails for a reason of ours, that in each place."""
+    try:
+        return function(*arguments)
+    except FeedlineError as error:
+        failed = _Failed(error)
+        return failed if num_returns == 1 else (failed,) * num_returns
 
 
 @contextmanager
