@@ -6,11 +6,10 @@ import json
 import os
 import shutil
 import signal
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,9 +21,9 @@ from feedline.packing import pack
 from feedline.packing.engines.cluster import Cluster
 from pack_data import partial_of, read_tree
 from processes import python
+from ray_workers import SECONDS, wait_for, workers_at
 
 OPTIONS = {"shuffle": True, "split": 0.2, "chunk_samples": 500, "memory_budget": 2**20}
-SECONDS = 120
 
 
 @pytest.fixture(scope="module")
@@ -41,14 +40,6 @@ def whole(source: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, b
     return read_tree(folder)
 
 
-def wait_for(is_so: Callable[[], Any]) -> Any:
-    limit = time.monotonic() + SECONDS
-    while not (found := is_so()):
-        assert time.monotonic() < limit, "waited in vain"
-        time.sleep(0.002)
-    return found
-
-
 def journal_of(folder: Path) -> list[dict[str, Any]]:
     try:
         text = (partial_of(folder) / "journal.jsonl").read_text()
@@ -59,16 +50,6 @@ def journal_of(folder: Path) -> list[dict[str, Any]]:
 
 def num_entries(folder: Path, kind: str) -> int:
     return sum(kind in entry for entry in journal_of(folder))
-
-
-def workers_at(task: str) -> list[int]:
-    """Return the processes that are at a task, as their titles tell."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        with suppress(OSError):
-            if path.read_bytes().startswith(f"ray::{task}".encode()):
-                found.append(int(path.parent.name))
-    return found
 
 
 def has_chunks(folder: Path, count: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,13 +29,24 @@ class Cluster:
 
     Args:
         ray: The module, which is connected.
-        task_bytes: The memory that a task takes.
+        task_bytes: The memory that a task takes; 0 if it is little.
         num_tasks: The most tasks at once; by default twice the number of cores.
+        error: What is raised if a task is lost for good.
+        remedy: What its message ends with.
     """
 
-    def __init__(self, ray: Any, *, task_bytes: int, num_tasks: int | None) -> None:
+    def __init__(
+        self,
+        ray: Any,
+        *,
+        task_bytes: int,
+        num_tasks: int | None,
+        error: type[FeedlineError] = PackError,
+        remedy: str = "finished work is kept; see to the nodes, and pack again to resume",
+    ) -> None:
         self._ray = ray
         self._num_tasks = num_tasks
+        self._error, self._remedy = error, remedy
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         largest = int(max((node.get("memory", 0) for node in nodes), default=0))
         if task_bytes > largest:
@@ -76,9 +88,9 @@ class Cluster:
         except self._ray.exceptions.RayTaskError:
             raise
         except self._ray.exceptions.RayError as error:
-            raise PackError(
-                f"a task was lost {several(_MAX_RETRIES + 1, 'time')} ({error!s:.500}); finished "
-                "work is kept; see to the nodes, and pack again to resume"
+            raise self._error(
+                f"a task was lost {several(_MAX_RETRIES + 1, 'time')} ({error!s:.500}); "
+                f"{self._remedy}"
             ) from None
         if isinstance(found, _Failed):
             raise found.error
@@ -99,6 +111,22 @@ class Cluster:
                 for reference in self._ray.wait(list(waiting), timeout=seconds)[0]:
                     key = waiting.pop(reference)
                     yield key, self.get(reference)
+        finally:
+            for reference in waiting:
+                self._ray.cancel(reference)
+
+    def in_order(self, calls: Iterator[Any]) -> Iterator[Any]:
+        """Yield the results of tasks in their order; no more are begun than may wait."""
+        waiting: deque[Any] = deque()
+        try:
+            while True:
+                call = next(calls, None) if len(waiting) < self.max_waiting else None
+                if call is not None:
+                    waiting.append(call)
+                elif not waiting:
+                    return
+                else:
+                    yield self.get(waiting.popleft())
         finally:
             for reference in waiting:
                 self._ray.cancel(reference)
