@@ -10,7 +10,7 @@ from feedline.lazy import moved
 
 if TYPE_CHECKING:
     from feedline.feed.data_loader import DataLoader
-    from feedline.packing import pack
+    from feedline.packing import pack, verify
     from feedline.plan import (
         Bucket,
         BucketPlan,
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         WindowPlan,
     )
     from feedline.steps import StepScheduler
-    from feedline.store import Store, open, verify
+    from feedline.store import Store, open
 
 __version__ = "0.1.0"
 
@@ -62,7 +62,7 @@ _ROOMS = {
     "Store": "feedline.store",
     "open": "feedline.store",
     "pack": "feedline.packing",
-    "verify": "feedline.store",
+    "verify": "feedline.packing",
 }
 __getattr__ = moved(__name__, {name: _ROOMS.get(name, "feedline.plan") for name in __all__})
 

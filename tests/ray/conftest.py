@@ -34,6 +34,7 @@ def cluster(_nothing_is_left: None) -> Iterator[Any]:
     (folder / "ray").mkdir()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_TMPDIR", str(folder))
+        patch.setenv("FEEDLINE_CACHE", str(folder / "cache"))
         patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
         started = Cluster()
         try:

@@ -6,11 +6,10 @@ import json
 import os
 import shutil
 import signal
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,9 +21,9 @@ from feedline.packing import pack
 from feedline.packing.engines.cluster import Cluster
 from pack_data import partial_of, read_tree
 from processes import python
+from ray_workers import SECONDS, wait_for, workers_at
 
 OPTIONS = {"shuffle": True, "split": 0.2, "chunk_samples": 500, "memory_budget": 2**20}
-SECONDS = 120
 
 
 @pytest.fixture(scope="module")
@@ -41,14 +40,6 @@ def whole(source: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, b
     return read_tree(folder)
 
 
-def wait_for(is_so: Callable[[], Any]) -> Any:
-    limit = time.monotonic() + SECONDS
-    while not (found := is_so()):
-        assert time.monotonic() < limit, "waited in vain"
-        time.sleep(0.002)
-    return found
-
-
 def journal_of(folder: Path) -> list[dict[str, Any]]:
     try:
         text = (partial_of(folder) / "journal.jsonl").read_text()
@@ -59,16 +50,6 @@ def journal_of(folder: Path) -> list[dict[str, Any]]:
 
 def num_entries(folder: Path, kind: str) -> int:
     return sum(kind in entry for entry in journal_of(folder))
-
-
-def workers_at(task: str) -> list[int]:
-    """Return the processes that are at a task, as their titles tell."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        with suppress(OSError):
-            if path.read_bytes().startswith(f"ray::{task}".encode()):
-                found.append(int(path.parent.name))
-    return found
 
 
 def has_chunks(folder: Path, count: int) -> bool:
@@ -120,9 +101,15 @@ def counted_tasks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
         yield counts
 
 
-def kill_driver(source: Any, folder: Path, engine: str, is_time: Callable[[], bool]) -> None:
+def kill_driver(
+    source: Any,
+    folder: Path,
+    engine: str,
+    is_time: Callable[[], bool],
+    options: dict[str, Any] = OPTIONS,
+) -> None:
     """Kill a driver that is at a certain place; repeat where it is done before that is seen."""
-    told = {"source": str(source), "folder": str(folder), "engine": engine, **OPTIONS}
+    told = {"source": str(source), "folder": str(folder), "engine": engine, **options}
     before = copy_of(folder)
     while True:
         with python("pack_data.py", json.dumps(told)) as driver:
@@ -167,6 +154,25 @@ def test_after_the_death_of_its_driver_the_same_call_resumes(
     assert result.num_resumed_chunks == num_chunks
     assert num_chunks if kind == "chunk" else num_blocks < in_all["deal_part"]
     assert read_tree(folder) == whole
+
+
+def test_lines_packed_in_order_resume_at_the_first_missing_chunk(
+    cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, folder = tmp_path / "a.jsonl", tmp_path / "out"
+    text = "x" * 900
+    source.write_text("".join(f'{{"n": {n}, "t": "{text[n % 700 :]}"}}\n' for n in range(40_000)))
+    options = {"memory_budget": 2**20, "chunk_bytes": 60_000}
+    pack(source, tmp_path / "here", **options)
+    with counted_tasks(monkeypatch) as in_all:
+        pack(source, tmp_path / "other", engine="ray", **options)
+    kill_driver(source, folder, "ray", partial(has_chunks, folder, 40), options)
+    num_chunks = num_entries(folder, "chunk")
+    with counted_tasks(monkeypatch) as resumed:
+        result = pack(source, folder, engine="ray", **options)
+    assert result.num_resumed_chunks == num_chunks
+    assert 0 < resumed["read_sized_part"] < in_all["read_sized_part"]
+    assert read_tree(folder) == read_tree(tmp_path / "here") == read_tree(tmp_path / "other")
 
 
 @pytest.mark.parametrize("engines", [("local", "ray"), ("ray", "local", "ray")])

@@ -16,6 +16,7 @@ from bucket_data import BucketData
 from feedline import feed, plan, report, runs, steps, store, torch
 from feedline.chunks import ClassSampler, DistributedSampler, RandomSampler, SequentialSampler
 from feedline.chunks import Sampler as ChunkSampler
+from feedline.packing import build_index
 from zarr_data import write_anndata
 
 __all__ = ["make_objects", "make_plans"]
@@ -168,7 +169,7 @@ def make_objects(folder: Path) -> list[Any]:
     np.arange(500, dtype=np.uint16).tofile(folder / "tokens.bin")
     return [
         *make_plans(),
-        *(packed, feedline.verify(deep / "data"), data),
+        *(packed, feedline.verify(deep / "data"), build_index(deep / "data"), data),
         *make_stores(folder),
         *make_feeds(data),
         *make_chunk_samplers(folder),

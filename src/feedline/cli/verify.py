@@ -18,9 +18,21 @@ if TYPE_CHECKING:
 
 @command
 @click.argument("folder", type=DATA)
-@click.option("--threads", type=int, metavar="N", help="Threads; by default one for each core.")
+@click.option(
+    "--engine",
+    type=click.Choice(("local", "ray")),
+    default="local",
+    show_default=True,
+    help="Check on this machine, or with tasks on a Ray cluster.",
+)
+@click.option(
+    "--threads",
+    type=int,
+    metavar="N",
+    help="Threads, or tasks of a cluster; by default one for each core.",
+)
 @click.option("--quiet", is_flag=True, help="Print only faults, and no progress.")
-def verify(folder: Path | str, threads: int | None, quiet: bool) -> Outcome:
+def verify(folder: Path | str, engine: str, threads: int | None, quiet: bool) -> Outcome:
     """Check every chunk of a FOLDER against what was recorded when it was written.
 
     All faults are listed. The exit code is 1 if there are any, and 2 if FOLDER is not a folder of
@@ -31,14 +43,17 @@ def verify(folder: Path | str, threads: int | None, quiet: bool) -> Outcome:
       feedline verify packed
       feedline verify packed --json
       feedline verify s3://bucket/packed
+      feedline verify /shared/packed --engine ray
     """
-    from feedline.store import verify as verify_folder
+    from feedline.packing import verify as verify_folder
 
     if isinstance(folder, Path) and folder.is_file():
         raise InvalidValueError(
             f"{folder}: is a file but must be a folder; pass the folder that packing wrote"
         )
-    result = verify_folder(folder, progress=False if quiet else None, num_threads=threads)
+    result = verify_folder(
+        folder, engine=engine, progress=False if quiet else None, num_threads=threads
+    )
     faults = [{"path": str(fault.path), "text": fault.text} for fault in result.faults]
     described = {**vars(result), "folder": str(result.folder), "ok": result.ok, "faults": faults}
     return Outcome(described, lambda: _print(result, quiet), result.ok)

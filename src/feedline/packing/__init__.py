@@ -2,6 +2,17 @@
 
 from feedline.packing.anndata.packer import AnnDataPackResult, pack_anndata
 from feedline.packing.formats import FORMATS
+from feedline.packing.indexing import IndexResult, build_index
 from feedline.packing.packer import PackResult, pack
+from feedline.packing.verifying import verify
 
-__all__ = ["FORMATS", "AnnDataPackResult", "PackResult", "pack", "pack_anndata"]
+__all__ = [
+    "FORMATS",
+    "AnnDataPackResult",
+    "IndexResult",
+    "PackResult",
+    "build_index",
+    "pack",
+    "pack_anndata",
+    "verify",
+]

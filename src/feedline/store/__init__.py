@@ -10,7 +10,7 @@ from feedline.store.matrix_samples import MatrixSamples
 from feedline.store.opening import open
 from feedline.store.protocol import PartedStore, Store, is_store
 from feedline.store.tokens import TokenStore
-from feedline.store.verifying import Fault, VerifyResult, verify
+from feedline.store.verifying import Fault, VerifyResult
 from feedline.store.zarr_store import CsrStore, DenseStore
 
 __all__ = [
@@ -43,5 +43,6 @@ _MOVED = {
     "PackResult": "feedline.packing",
     "pack": "feedline.packing",
     "pack_anndata": "feedline.packing",
+    "verify": "feedline.packing",
 }
 __getattr__ = moved(__name__, _MOVED)

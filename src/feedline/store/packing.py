@@ -8,6 +8,6 @@ _MOVED = {
     "PackResult": "feedline.packing",
     "VerifyResult": "feedline.store",
     "pack": "feedline.packing",
-    "verify": "feedline.store",
+    "verify": "feedline.packing",
 }
 __getattr__ = moved(__name__, _MOVED)

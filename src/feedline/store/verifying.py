@@ -1,19 +1,21 @@
-"""`verify`: whether every chunk of a folder is as it was written."""
+"""Whether every chunk of a folder is as it was written: what is checked, and what was found.
+
+Each file is checked by a function of its own, which any process can do: engines decide where.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from feedline.errors import InvalidValueError, StoreError, check_integer
+from feedline.errors import InvalidValueError, StoreError
 from feedline.store.checksums import check_file
 from feedline.store.folder import FolderStore
-from feedline.store.manifest import MANIFEST_NAME, ChunkFile, Manifest
-from feedline.store.progress import open_progress
+from feedline.store.manifest import MANIFEST_NAME, Manifest
 from feedline.store.remote.urls import is_url
 from feedline.words import one_line
 
@@ -61,106 +63,124 @@ class VerifyResult:
         return not self.faults
 
 
-def verify(
-    folder: str | os.PathLike[str],
-    *,
-    progress: bool | None = None,
-    num_threads: int | None = None,
-    storage_options: Mapping[str, Any] | None = None,
-) -> VerifyResult:
-    """Read every chunk of a folder, and return all faults: there may be many.
+class Place(NamedTuple):
+    """A file to check: the number of its store, its own number there, and its recorded bytes."""
 
-    A folder of splits is checked with all of them. Every chunk must exist, with the recorded bytes,
-    checksum, columns and number of samples, and there must be no other files; hidden files are
-    ignored. Without recorded checksums, `.pt` chunks are checked by those inside them.
+    store: int
+    number: int
+    num_bytes: int
+
+
+class Checked(NamedTuple):
+    """What was found of a file: whether it has a checksum, and what is wrong, if anything."""
+
+    was_compared: bool
+    text: str | None
+
+
+@dataclass(frozen=True)
+class Target:
+    """The stores to verify, which any process that sees them can open.
 
     Args:
-        folder: The folder with `metadata.json`, or with splits; or the URL of one without splits,
-            all of which is fetched.
-        progress: Show progress on stderr; by default if that is a terminal.
-        num_threads: The number of threads; by default the number of cores.
-        storage_options: For a URL: how to get at it; see `feedline.open`.
-
-    Raises:
-        StoreError: If a `metadata.json` is missing or malformed.
-
-    Examples:
-        >>> import tempfile
-        >>> import numpy as np
-        >>> from feedline.store import pack
-        >>> with tempfile.TemporaryDirectory() as parent:
-        ...     result = pack({"x": np.arange(10)}, f"{parent}/data", chunk_samples=4)
-        ...     _ = (result.folder / "chunk-000001.safetensors").write_bytes(b"altered")
-        ...     found = verify(result.folder)
-        >>> found.ok, [fault.path.name for fault in found.faults]
-        (False, ['chunk-000001.safetensors'])
+        folder: The folder or URL.
+        storage_options: For a URL: how to get at it.
     """
-    if num_threads is None:
-        num_threads = os.cpu_count() or 1
-    num_threads = check_integer("num_threads", num_threads, 1, 1024)
-    if is_url(folder):
-        # Imported here because few use it.
-        from feedline.store.remote.verifying import opened_to_verify
 
-        with opened_to_verify(os.fspath(folder), storage_options, num_threads) as (store, unknown):
-            return _verified(store.folder, [store], unknown, progress, num_threads)
-    if storage_options is not None:
-        raise InvalidValueError(f"storage_options cannot be used: {folder} is not a URL; omit it")
-    root = Path(folder)
-    stores = [FolderStore(part) for part in _parts_of(root)]
-    unknown = list(_list_unknown(root, [store.manifest for store in stores]))
-    return _verified(root, stores, unknown, progress, num_threads)
+    folder: str | os.PathLike[str]
+    storage_options: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        if self.storage_options is not None and not self.is_url:
+            raise InvalidValueError(
+                f"storage_options cannot be used: {self.folder} is not a URL; omit it"
+            )
+
+    @property
+    def is_url(self) -> bool:
+        """Whether the data is in object storage."""
+        return is_url(self.folder)
+
+    @contextmanager
+    def opened(self, num_threads: int) -> Iterator[list[FolderStore]]:
+        """Open the folder, or its splits; as many files are checked at once as there are threads.
+
+        What is fetched from a URL is in a cache of its own, which is removed in the end.
+        """
+        if self.is_url:
+            # Imported here because few use it.
+            from feedline.store.remote.verifying import opened_to_verify
+
+            url = os.fspath(self.folder)
+            with opened_to_verify(url, self.storage_options, num_threads) as store:
+                yield [store]
+        else:
+            yield [FolderStore(part) for part in _parts_of(Path(self.folder))]
+
+    def unknown(self, stores: Sequence[FolderStore]) -> Iterable[Path]:
+        """Return the files that belong to none of the stores."""
+        if self.is_url:
+            from feedline.store.remote.verifying import unknown_of
+
+            return unknown_of(*stores)
+        return _list_unknown(Path(self.folder), [store.manifest for store in stores])
 
 
-def _verified(
-    root: Path,
-    stores: Sequence[FolderStore],
-    unknown: Iterable[Path],
-    progress: bool | None,
-    num_threads: int,
-) -> VerifyResult:
-    """Check all chunks of some stores; `unknown` are files that belong to none of them."""
-    manifests = [store.manifest for store in stores]
-    # Entries are checked before anything is read: a malformed one is not a fault of a chunk.
-    files = [
-        (store, number, store.manifest.file(number))
-        for store in stores
+def places_of(stores: Sequence[FolderStore]) -> list[Place]:
+    """Return all files of some stores, in order, or raise if an entry is malformed.
+
+    That is no fault of a chunk, and found before anything is read.
+    """
+    return [
+        Place(at, number, store.manifest.file(number).num_bytes or 0)
+        for at, store in enumerate(stores)
         for number in range(len(store.manifest))
     ]
-    with open_progress(progress) as bars, ThreadPoolExecutor(num_threads) as pool:
-        bars.begin("verifying", sum(file.num_bytes or 0 for *_, file in files), unit="bytes")
-        try:
-            found = list(pool.map(lambda at: _check_chunk(bars.advance, *at), files))
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-    faults = {fault.text: fault for _, fault in found if fault is not None}
+
+
+def check_chunk(
+    stores: Sequence[FolderStore], place: Place, on_bytes: Callable[[int], None] = lambda _: None
+) -> Checked:
+    """Read one file, and compare it with its record; `on_bytes` is called for what was read."""
+    store, was_compared = stores[place.store], True
+    try:
+        path = store.path_of(place.number)
+        was_compared = check_file(path, store.manifest.file(place.number), on_bytes)
+        store.check_chunk(place.number)
+    except StoreError as error:
+        return Checked(was_compared, str(error))
+    return Checked(was_compared, None)
+
+
+def result_of(
+    target: Target,
+    stores: Sequence[FolderStore],
+    places: Sequence[Place],
+    found: Sequence[Checked],
+) -> VerifyResult:
+    """Return what was found of all files, which are in order."""
+    faults = {
+        checked.text: Fault(_path_of(stores, place), checked.text)
+        for place, checked in zip(places, found, strict=True)
+        if checked.text is not None
+    }
     extra = [
         Fault(path, f"{path}: is not in {MANIFEST_NAME}; remove it, or pack again")
-        for path in unknown
+        for path in target.unknown(stores)
     ]
     return VerifyResult(
-        folder=root,
-        num_samples=sum(manifest.num_samples for manifest in manifests),
-        num_chunks=len(files),
-        num_bytes=sum(file.num_bytes or 0 for *_, file in files),
-        num_unchecked=sum(not was_compared for was_compared, _ in found),
+        folder=stores[0].folder if target.is_url else Path(target.folder),
+        num_samples=sum(store.manifest.num_samples for store in stores),
+        num_chunks=len(places),
+        num_bytes=sum(place.num_bytes for place in places),
+        num_unchecked=sum(not checked.was_compared for checked in found),
         faults=(*faults.values(), *extra),
     )
 
 
-def _check_chunk(
-    on_bytes: Callable[[int], None], store: FolderStore, number: int, file: ChunkFile
-) -> tuple[bool, Fault | None]:
-    """Return whether a chunk has a checksum, and its fault, if any."""
-    was_compared = True
-    try:
-        path = store.path_of(number)
-        was_compared = check_file(path, file, on_bytes)
-        store.check_chunk(number)
-    except StoreError as error:
-        return was_compared, Fault(store.folder / file.path, str(error))
-    return was_compared, None
+def _path_of(stores: Sequence[FolderStore], place: Place) -> Path:
+    store = stores[place.store]
+    return store.folder / store.manifest.file(place.number).path
 
 
 def _parts_of(root: Path) -> list[Path]:

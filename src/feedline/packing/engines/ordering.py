@@ -91,22 +91,48 @@ def even_edges(num_rows: int, chunk_samples: int) -> list[int]:
     return [*range(0, num_rows, chunk_samples), num_rows]
 
 
+class Cutting:
+    """Cuts rows into chunks as their sizes become known.
+
+    Args:
+        cut: Where chunks end.
+        number: The number of the first chunk.
+        start: The position of its first row.
+    """
+
+    def __init__(self, cut: Cut, number: int = 0, start: int = 0) -> None:
+        self._cut = cut
+        self._number, self._start = number, start
+        self._num_bytes = 0
+        #: The position after the last row.
+        self.position = start
+
+    def add(self, sizes: NDArray[np.int64]) -> Iterator[Chunk]:
+        """Take the bytes of the next rows; yield the chunks that end before the last of these."""
+        for some in _pieces([sizes]):
+            done = 0
+            while done < len(some):
+                held = self.position - self._start
+                count = self._cut.num_that_fit(some[done:], held, self._num_bytes)
+                self._num_bytes += int(some[done : done + count].sum())
+                self._cut.check_bytes(self._num_bytes)
+                done += count
+                self.position += count
+                if done < len(some):
+                    yield from self.end()
+
+    def end(self) -> Iterator[Chunk]:
+        """Yield the chunk that the last rows are in, if there are any."""
+        if self.position > self._start:
+            yield Chunk(number=self._number, start=self._start, stop=self.position)
+            self._number, self._start, self._num_bytes = self._number + 1, self.position, 0
+
+
 def edges_by_bytes(cut: Cut, sizes: Iterable[NDArray[np.int64]]) -> list[int]:
     """Return where chunks begin that hold as many rows as fit, and the end of the last."""
-    edges, position, num_bytes = [0], 0, 0
-    for some in _pieces(sizes):
-        done = 0
-        while done < len(some):
-            held = position - edges[-1]
-            count = cut.num_that_fit(some[done:], held, num_bytes)
-            num_bytes += int(some[done : done + count].sum())
-            cut.check_bytes(num_bytes)
-            done += count
-            position += count
-            if done < len(some):
-                edges.append(position)
-                num_bytes = 0
-    return [*edges, position]
+    cutting = Cutting(cut)
+    chunks = [chunk for some in sizes for chunk in cutting.add(some)]
+    return [0, *(chunk.stop for chunk in (*chunks, *cutting.end()))]
 
 
 def _pieces(sizes: Iterable[NDArray[np.int64]]) -> Iterator[NDArray[np.int64]]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import uuid
 from collections import deque
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,14 +33,13 @@ from feedline.packing.engines.ordering import (
     runs_of_files,
     runs_together,
 )
+from feedline.packing.engines.reading import PartReader, Stream
 from feedline.packing.engines.resuming import entries_since
 from feedline.packing.engines.tasks import Dealt, Work
-from feedline.packing.fitting import Wider
 from feedline.packing.parts import Part, PartedSource
 from feedline.packing.plan import Plan
 from feedline.packing.rows import (
     Rows,
-    SourceFault,
     concatenate_rows,
     num_bytes_of,
     num_rows_of,
@@ -100,6 +99,9 @@ class _Driver:
     def run(self) -> int:
         """Write everything; return how many chunks were already finished."""
         num_rows = self._num_rows_without_blocks()
+        if num_rows is None and self._source is not None and self._can_stream(self._source):
+            self._write_as_read(self._source)
+            return self._num_resumed
         if num_rows is not None:
             names: list[str] = []
             runs = [[Run(start=0, num_rows=num_rows)]]
@@ -139,21 +141,46 @@ class _Driver:
             sync([self._workshop.spills, folder])
         return begun, entries
 
+    @property
+    def _is_in_order(self) -> bool:
+        return not self._plan.settings.shuffle and len(self._plan.splits.names) == 1
+
     def _num_rows_without_blocks(self) -> int | None:
         """Return the number of rows if tasks can write chunks straight from the source."""
-        plan, source = self._plan, self._source
-        if source is None or source.num_rows is None or plan.settings.shuffle:
+        source = self._source
+        if source is None or source.num_rows is None or self._plan.cut.num_samples is None:
             return None
-        if len(plan.splits.names) > 1 or plan.cut.num_samples is None:
-            return None
-        # Where reading can begin only now and then, too much would be read in vain.
+        return source.num_rows if self._is_in_order and self._parts_are_small else None
+
+    def _can_stream(self, source: PartedSource) -> bool:
+        """Whether chunks can be written from the memory of the tasks that read their rows."""
+        return self._is_in_order and (source.num_rows is None or self._parts_are_small)
+
+    @property
+    def _parts_are_small(self) -> bool:
+        """Where reading can begin only now and then, too much would be read in vain, or at once."""
         largest = max(part.stop - part.start for part in self._parts())
-        is_fine = largest * self._plan.spilled_row_bytes <= 2 * self._begun["block_bytes"]
-        return source.num_rows if is_fine else None
+        return bool(largest * self._plan.spilled_row_bytes <= 2 * self._begun["block_bytes"])
 
     def _parts(self) -> Sequence[Part]:
         assert self._source is not None
         return self._source.parts(self._begun["block_bytes"], self._plan.spilled_row_bytes)
+
+    def _write_as_read(self, source: PartedSource) -> None:
+        """Write chunks from the memory of the tasks that have read their rows."""
+        stream = Stream(
+            plan=self._plan,
+            source=source,
+            cluster=self._cluster,
+            shared=self._shared,
+            # Chunks are written while few parts are in memory.
+            part_bytes=self._begun["block_bytes"] // 4,
+            entries=self._entries,
+            finished=self._finished.files[0],
+        )
+        self._progress.begin("packing", source.num_rows_guess, done=stream.num_finished)
+        self._record(stream.calls(), stream.take_read)
+        self._plan.complete(self._workshop.data, self._finished, [stream.num_rows])
 
     def _dealt(self) -> list[Dealt]:
         """Return all blocks, and deal those that are missing."""
@@ -207,42 +234,27 @@ class _Driver:
     ) -> Iterator[tuple[int, Any]]:
         """Yield tasks that deal parts which others have read: only they know how many rows."""
         parts = list(self._parts())
-        reading: deque[tuple[Any, Any]] = deque()
         # Rows are dealt once it is known that those of their block of splits are there.
         ready: deque[tuple[int, int, int, Any]] = deque()
-        num_rows, num_submitted, size = 0, 0, self._plan.splits.block_rows
-        row = 0
-        for number, part in enumerate(parts):
-            while num_submitted < len(parts) and len(reading) < self._cluster.max_waiting:
-                later = parts[num_submitted]
-                reading.append(
-                    (None, None)
-                    if num_submitted in done
-                    else self._cluster.submit(tasks.read_part, self._shared, later, num_returns=2)
-                )
-                num_submitted += 1
-            row = row if number and parts[number - 1].file == part.file else 0
-            count, rows = reading.popleft()
-            num_read = self._num_read(source, part, row, count) if count else done[number].num_rows
-            if rows is not None:
-                ready.append((number, num_rows, num_rows + num_read, rows))
-            row, num_rows = row + num_read, num_rows + num_read
+        num_rows, size = 0, self._plan.splits.block_rows
+        known = {number: block.num_rows for number, block in done.items()}
+        reader = PartReader(
+            plan=self._plan,
+            source=source,
+            parts=parts,
+            cluster=self._cluster,
+            shared=self._shared,
+            known=known,
+        )
+        for number, (count, found) in enumerate(reader.read(tasks.read_part, 2)):
+            if found:
+                ready.append((number, num_rows, num_rows + count, found[0]))
+            num_rows += count
             is_last = number + 1 == len(parts)
             while ready and (is_last or -(-ready[0][2] // size) * size <= num_rows):
                 place, start, _, rows = ready.popleft()
                 arguments = self._shared, place, rows, start, num_rows
                 yield place, self._cluster.submit(tasks.deal_rows, *arguments)
-
-    def _num_read(self, source: PartedSource, part: Part, row: int, count: Any) -> int:
-        try:
-            return int(self._cluster.get(count))
-        except Wider:
-            raise
-        except SourceFault:
-            # Only here is known which rows these are, so that the error can tell.
-            for _ in self._plan.fitting.fitted(source.read(part, row)):
-                pass
-            raise
 
     def _calls_with_rows(self, number: int, start: int) -> Iterator[tuple[int, Any]]:
         """Yield tasks that deal rows which the driver reads, whole blocks of splits at a time."""
@@ -314,10 +326,16 @@ class _Driver:
                     arguments = self._shared, names, split, group, needed
                     yield split, self._cluster.submit(tasks.write_chunks, *arguments)
 
-        for split, entries in self._cluster.results(calls()):
+        self._record(calls())
+
+    def _record(
+        self, calls: Iterator[tuple[int, Any]], read: Callable[[], list[Entry]] = list
+    ) -> None:
+        """Take the chunks that tasks have written; `read` returns what else the journal is told."""
+        for split, entries in self._cluster.results(calls):
             with reported(self._folders[split]):
                 sync([self._folders[split]])
-            self._workshop.journal.append(*entries)
+            self._workshop.journal.append(*read(), *entries)
             for entry in entries:
                 self._finished.add(entry)
                 self._progress.advance(entry["samples"])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -140,8 +141,16 @@ class Dealt:
 def read_part(work: Work, part: Part) -> tuple[int, list[Rows]]:
     """Return the number of rows in a part of the source, and the rows."""
     assert isinstance(work.source, PartedSource)
-    rows = list(work.fitting.fitted(work.source.read(part, 0)))
+    row = part.start if part.file is None else 0
+    rows = list(work.fitting.fitted(work.source.read(part, row)))
     return sum(map(num_rows_of, rows)), rows
+
+
+def read_sized_part(work: Work, part: Part) -> tuple[int, NDArray[np.int64], list[Rows]]:
+    """Return the number of rows in a part of the source, their bytes if these count, and them."""
+    num_rows, rows = read_part(work, part)
+    sizes = [row_sizes(some) for some in rows] if work.has_sizes else []
+    return num_rows, np.concatenate([np.empty(0, np.int64), *sizes]), rows
 
 
 def deal_part(work: Work, number: int, part: Part, num_known: int) -> Dealt:
@@ -199,31 +208,60 @@ def write_chunks(
     work: Work, names: Sequence[str], split: int, chunks: Sequence[Chunk], runs: Sequence[Run]
 ) -> list[Entry]:
     """Write neighbouring chunks of a split; return what the journal says about them."""
+    rows = _between(work, names, runs, chunks[0].start, chunks[-1].stop)
+    return _write_all(work, split, chunks, rows)
+
+
+def write_read_chunks(
+    work: Work, chunks: Sequence[Chunk], start: int, *parts: Sequence[Rows]
+) -> list[Entry]:
+    """Write neighbouring chunks of rows that were read; `start` is the position of the first."""
+    return _write_all(work, 0, chunks, _behind(parts, chunks[0].start - start))
+
+
+def _behind(parts: Iterable[Sequence[Rows]], num_rows: int) -> Iterator[Rows]:
+    """Yield the rows of parts, without so many of the first."""
+    for rows in (rows for part in parts for rows in part):
+        skipped = min(num_rows, num_rows_of(rows))
+        num_rows -= skipped
+        if skipped < num_rows_of(rows):
+            yield part_of_rows(rows, skipped, num_rows_of(rows))
+
+
+def _write_all(
+    work: Work, split: int, chunks: Sequence[Chunk], rows: Iterator[Rows]
+) -> list[Entry]:
+    """Write chunks, each while the rows of the next one are read."""
     columns = work.fitting.columns
     type_names = {column.name: column.type_name for column in columns}
-    rows = _between(work, names, runs, chunks[0].start, chunks[-1].stop)
     entries: list[Entry] = []
     held: Rows | None = None
-    for chunk in chunks:
-        wanted = chunk.stop - chunk.start
-        filling = Filling(columns, wanted)
-        while filling.num_rows < wanted:
-            held = next(rows) if held is None else held
-            count = min(num_rows_of(held), wanted - filling.num_rows)
-            part = part_of_rows(held, 0, count)
-            num_bytes = int(row_sizes(part).sum())
-            work.cut.check_bytes(filling.num_bytes + num_bytes)
-            filling.add(part, count, num_bytes)
-            rest = part_of_rows(held, count, num_rows_of(held))
-            held = rest if num_rows_of(rest) else None
-        entry = _write_chunk(work, split, chunk, filling.rows(), type_names)
-        entries.append({"chunk": chunk.number, "split": split, **entry})
+    writing: Future[Entry] | None = None
+    with ThreadPoolExecutor(1, thread_name_prefix="feedline-pack") as writer:
+        for chunk in chunks:
+            wanted = chunk.stop - chunk.start
+            filling = Filling(columns, wanted)
+            while filling.num_rows < wanted:
+                held = next(rows) if held is None else held
+                count = min(num_rows_of(held), wanted - filling.num_rows)
+                part = part_of_rows(held, 0, count)
+                num_bytes = int(row_sizes(part).sum())
+                work.cut.check_bytes(filling.num_bytes + num_bytes)
+                filling.add(part, count, num_bytes)
+                rest = part_of_rows(held, count, num_rows_of(held))
+                held = rest if num_rows_of(rest) else None
+            # Memory has room for one that is filled and one that is written.
+            if writing is not None:
+                entries.append(writing.result())
+            writing = writer.submit(_write_chunk, work, split, chunk, filling, type_names)
+        if writing is not None:
+            entries.append(writing.result())
     return entries
 
 
 def _write_chunk(
-    work: Work, split: int, chunk: Chunk, rows: Rows, type_names: dict[str, str]
-) -> dict[str, Any]:
+    work: Work, split: int, chunk: Chunk, filling: Filling, type_names: dict[str, str]
+) -> Entry:
     name = chunk_name(work.format, chunk.number)
     # Where another run finds it, that removes it, and what is left of this run cannot move it.
     folder = work.folder / f".{uuid.uuid4().hex}"
@@ -231,7 +269,7 @@ def _write_chunk(
     with reported(path):
         folder.mkdir()
         try:
-            entry = write_whole_chunk(work.format, path, rows, chunk.start, type_names)
+            entry = write_whole_chunk(work.format, path, filling.rows(), chunk.start, type_names)
             sync_chunk(path)
             if path.is_dir():
                 # Of a task that was done before, and did not live to tell.
@@ -239,7 +277,7 @@ def _write_chunk(
             os.replace(path, target)
         finally:
             remove(folder)
-    return entry
+    return {"chunk": chunk.number, "split": split, **entry}
 
 
 def _between(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +22,27 @@ from feedline.store.paths import announced, size_of
 from feedline.store.progress import Progress, open_progress
 from feedline.store.shards import Shards
 
+# Yields the indexes of some shards of all, in order.
+Builder = Callable[["IndexedShards", Sequence[int], Progress], Iterable[Index]]
 # A bar for less would only flicker.
 _BYTES_WORTH_A_BAR = 2**26
 # What a sample takes at least, in every format here.
 _LEAST_BYTES = 16
 # Remote shards that are fetched while one is indexed, itself included.
 _AHEAD = 5
+
+
+_builder: ContextVar[Builder | None] = ContextVar("builder", default=None)
+
+
+@contextmanager
+def building_by(builder: Builder) -> Iterator[None]:
+    """Have the indexes that are missing built by an engine, inside of the block."""
+    token = _builder.set(builder)
+    try:
+        yield
+    finally:
+        _builder.reset(token)
 
 
 class IndexedShards(Shards):
@@ -129,14 +146,28 @@ class IndexedShards(Shards):
         total = sum(size_of(self._files[number]) for number in missing)
         with open_progress(None if total >= _BYTES_WORTH_A_BAR else False) as bars:
             bars.begin("indexing", total, unit="bytes")
-            for place, number in enumerate(missing):
-                file = self._files[number]
-                with announced([self._files[ahead] for ahead in missing[place : place + _AHEAD]]):
-                    index = self._build(file, self.content(file, None), bars)
+            build = _builder.get() if missing else None
+            found = build(self, missing, bars) if build else self.build_in_turn(missing, bars)
+            for number, index in zip(missing, found, strict=True):
                 told[number] = dict(index.told)
-                if not keep_index(file, self._digests[number], index):
+                if not keep_index(self._files[number], self._digests[number], index):
                     self._held[number] = index
-        return [found for found in told if found is not None]
+        return [one for one in told if one is not None]
+
+    def build_in_turn(self, missing: Sequence[int], bars: Progress) -> Iterator[Index]:
+        """Yield the indexes of some of the shards that were given, in order."""
+        for place, number in enumerate(missing):
+            with announced([self._files[ahead] for ahead in missing[place : place + _AHEAD]]):
+                yield self.built(number, bars)
+
+    def file_of(self, number: int) -> Path:
+        """Return one of the shards that were given."""
+        return self._files[number]
+
+    def built(self, number: int, bars: Progress) -> Index:
+        """Return the index of one of the shards that were given, built from all of it."""
+        file = self._files[number]
+        return self._build(file, self.content(file, None), bars)
 
     def _drop_empty(self) -> None:
         """Leave out shards without samples, unless there are no others."""

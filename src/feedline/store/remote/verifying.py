@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from feedline.store.cache import default_folder
+from feedline.store.folder import FolderStore
 from feedline.store.manifest import MANIFEST_NAME
 from feedline.store.remote.paths import RemoteTree
 from feedline.store.remote.places import Remote
@@ -23,8 +24,8 @@ _SHARE_OF_DISK = 2
 @contextmanager
 def opened_to_verify(
     url: str, storage_options: Mapping[str, Any] | None, num_threads: int
-) -> Iterator[tuple[RemoteFolderStore, list[Path]]]:
-    """Open packed data with a cache of its own, which is empty; and the files that are not in it.
+) -> Iterator[RemoteFolderStore]:
+    """Open packed data with a cache of its own, which is empty.
 
     Args:
         url: The folder.
@@ -49,7 +50,7 @@ def opened_to_verify(
         )
         store = _opened(remote)
         try:
-            yield store, _unknown(store)
+            yield store
         finally:
             store.close()
 
@@ -58,8 +59,9 @@ def _opened(remote: Remote) -> RemoteFolderStore:
     return RemoteFolderStore(remote, verify=True)
 
 
-def _unknown(store: RemoteFolderStore) -> list[Path]:
+def unknown_of(store: FolderStore) -> list[Path]:
     """Return the files at the URL that the manifest does not list, except hidden ones."""
+    assert isinstance(store, RemoteFolderStore)
     if store.tree.remote.url.scheme.startswith("http"):
         # A web server cannot list its files.
         return []
