@@ -21,7 +21,7 @@ export PYTHONDONTWRITEBYTECODE :=
 WORKERS = $(shell $(PYTHON) -c 'import os; print(len(os.sched_getaffinity(0)) + 1)')
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-quick test-rest test-slow test-matrix test-annbatch test-formats test-iterables test-ray test-extras test-trainers test-trainers-all test-azure fuzz bench bench-remote bench-plots lint format docs clean
+.PHONY: help demo test test-quick test-rest test-slow test-matrix test-annbatch test-formats test-iterables test-ray test-extras test-trainers test-trainers-all test-azure fuzz bench bench-pack bench-remote bench-plots lint format docs clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -100,6 +100,9 @@ bench: $(BENCH) ## Run the benchmarks and draw the plots (installs their peers i
 	fi; \
 	$(VENV_BENCH)/bin/python benchmarks/plots.py || failed="$$failed plots"; \
 	test -z "$$failed" || { echo "failed, or missed a target:$$failed" >&2; exit 1; }
+
+bench-pack: $(BENCH) ## Run the benchmark of packing, beside Ray and the writers of others
+	$(VENV_BENCH)/bin/python benchmarks/pack.py
 
 bench-remote: $(BENCH) ## Run the benchmark of object storage, which needs nginx
 	$(VENV_BENCH)/bin/python benchmarks/remote.py

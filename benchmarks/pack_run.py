@@ -1,8 +1,10 @@
 """One run of `feedline.pack`, in the environment that has Ray: what it takes, as a line of JSON.
 
-`pack_run.py make KIND FOLDER BYTES`, or `pack_run.py pack ENGINE WORKERS SHUFFLE SOURCE FOLDER`.
-`ray.init` is not counted, nor the start of the workers. `sent` and `got` are what all processes
-write to files and read from them, the memory is that of the largest worker, without mapped files.
+`pack_run.py make KIND FOLDER BYTES`, `pack_run.py pack ENGINE WORKERS SHUFFLE SOURCE FOLDER`, or
+`pack_run.py needs ARGUMENTS` of `pack_needs`. `ray.init` is not counted, nor the start of the
+workers. `written` and `read` are what all workers write to files and read from them, `moved` is the
+size of what tasks get from the object store; the memory is that of the largest worker, without
+mapped files.
 """
 
 from __future__ import annotations
@@ -45,6 +47,7 @@ def pack(engine: str, num_workers: int, shuffle: bool, source: str, folder: str)
     feedline.pack(warm, f"{folder}-warm", memory_budget=2**20, **options)
     shutil.rmtree(f"{folder}-warm")
     watch = Watch(Path(f"{folder}.partial"), engine)
+    moved = count_moved() if engine == "ray" else {}
     start = perf_counter()
     with watch:
         result = feedline.pack(source, folder, chunk_bytes=pack_data.CHUNK_BYTES, **options)
@@ -52,8 +55,39 @@ def pack(engine: str, num_workers: int, shuffle: bool, source: str, folder: str)
     if engine == "ray":
         ray.shutdown()
         shutil.rmtree(started, ignore_errors=True)
-    num_bytes = result.num_bytes
-    return {"seconds": seconds, "rows": result.num_samples, "bytes": num_bytes, **watch.found}
+    found = {"seconds": seconds, "rows": result.num_samples, "bytes": result.num_bytes}
+    return {**found, **watch.found, "moved": sum(moved.values())}
+
+
+def count_moved() -> dict[str, int]:
+    """Return the sizes of all objects that tasks get, each once, as they come to be known."""
+    import ray
+
+    from feedline.packing.engines.cluster import Cluster
+
+    found: dict[str, int] = {}
+    submit = Cluster.submit
+
+    def submitted(self: Any, function: Any, *arguments: Any, **options: Any) -> Any:
+        objects = [one for one in arguments if isinstance(one, ray.ObjectRef)]
+        for one, place in ray.experimental.get_object_locations(objects).items():
+            found[one.hex()] = place.get("object_size") or 0
+        return submit(self, function, *arguments, **options)
+
+    Cluster.submit = submitted  # type: ignore[method-assign]
+    return found
+
+
+def needs(arguments: dict[str, int]) -> dict[str, int]:
+    from feedline.packing import pack_needs
+
+    found = pack_needs(**arguments)  # type: ignore[arg-type]
+    names = ("disk", "read", "written", "moved")
+    if "num_nodes" in arguments:
+        return {name: getattr(found, name) for name in ("memory", *names, "network")}
+    # That of one worker, as it is measured.
+    memory = found.memory // arguments["num_cores"]
+    return {"memory": memory, **{name: getattr(found, name) for name in names}}
 
 
 class Watch:
@@ -76,7 +110,7 @@ class Watch:
         self._is_over.set()
         self._thread.join()
         self._look()
-        for name, field in (("got", "rchar"), ("sent", "wchar")):
+        for name, field in (("read", "rchar"), ("written", "wchar")):
             self.found[name] = sum(
                 last[field] - self._first.get(pid, {}).get(field, 0)
                 for pid, last in self._last.items()
@@ -94,8 +128,11 @@ class Watch:
         self.found["disk"] = max(self.found["disk"], disk)
         for process in Path("/proc").glob("[0-9]*"):
             with suppress(OSError, ValueError):
-                title = (process / "cmdline").read_bytes()
-                if title.startswith(b"ray::") or process.name == str(os.getpid()):
+                # The driver of a cluster leaves the work to others; this thread reads in it.
+                is_worker = process.name == str(os.getpid())
+                if self._engine == "ray":
+                    is_worker = (process / "cmdline").read_bytes().startswith(b"ray::")
+                if is_worker:
                     self._look_at(process)
 
     def _look_at(self, process: Path) -> None:
@@ -109,6 +146,8 @@ class Watch:
 if __name__ == "__main__":
     if sys.argv[1] == "make":
         print(json.dumps(pack_data.make(sys.argv[2], Path(sys.argv[3]), int(sys.argv[4]))))
+    elif sys.argv[1] == "needs":
+        print(json.dumps(needs(json.loads(sys.argv[2]))))
     else:
         engine, workers, shuffle, source, folder = sys.argv[2:]
         print(json.dumps(pack(engine, int(workers), shuffle == "shuffle", source, folder)))

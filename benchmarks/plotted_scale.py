@@ -11,6 +11,7 @@ from pictures import Bars, Picture, Row
 from plotted_device import of_device
 from plotted_formats import of_formats
 from plotted_indices import of_indices
+from plotted_pack import of_pack
 from plotted_remote import of_remote
 from plotted_results import MIB, Report, below, beside_peers
 
@@ -43,5 +44,5 @@ def of_scale() -> Iterator[Picture]:
 
 def pictures() -> list[Picture]:
     """Return all pictures of the last results."""
-    others = (of_indices, of_device, of_scale, of_formats, of_remote)
+    others = (of_indices, of_device, of_scale, of_formats, of_remote, of_pack)
     return [*beside_peers(), *(picture for of in others for picture in of())]

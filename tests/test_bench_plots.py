@@ -167,6 +167,45 @@ def test_every_figure_and_target_of_object_storage_comes_into_its_picture(
     assert {line.split(":")[0] for line in lines} == {"met", "MISSED"}
 
 
+def test_every_figure_and_target_of_packing_comes_into_its_pictures(
+    plots: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pack, measure = (importlib.import_module(name) for name in ("pack", "measure"))
+    names = [
+        f"{kind}, {order}, {name}"
+        for kind in pack.KINDS
+        for name in pack.OURS
+        for order in pack.ORDERS
+    ]
+    peers = [f"{kind}, in order, {name}" for kind in pack.KINDS for name in pack.PEERS]
+    values = iter(range(1, 200))
+    figures: dict[str, Any] = {
+        "writers": {
+            name: {key: float(next(values)) for key in ("rate", "rows", "memory")[: 3 - is_peer]}
+            for is_peer, some in enumerate((names, peers))
+            for name in some
+        },
+        "rows": {f"{10**power}": {"cost": float(next(values))} for power in (5, 6, 7)},
+        "terabyte": {name: float(next(values)) for name in (*pack.NEEDS, "network")},
+    }
+    for part in ("sizes", "needs"):
+        figures[part] = {
+            f"{size}": {name: float(next(values)) for name in pack.NEEDS}
+            for size in (2**29, 2**30, 2**31)
+        }
+    monkeypatch.setattr(measure, "RESULTS", tmp_path)
+    text, checks = pack.report(figures, 2**31, 1)
+    assert "that is extrapolated" in text
+    assert "Single runs" in text
+    measure.finish("pack", text, figures, checks)
+    contents = [one.content() for one in importlib.import_module("plotted_pack").of_pack()]
+    shown = {tuple(number["source"]) for number in parts_of(contents, "source")}
+    assert shown == set(figures_in({"pack": figures}, ()))
+    lines = re.findall(r"^- (.*)$", (tmp_path / "pack.md").read_text("utf-8"), re.MULTILINE)
+    assert sorted(target["line"] for target in parts_of(contents, "met")) == sorted(lines)
+    assert {line.split(":")[0] for line in lines} == {"met", "MISSED"}
+
+
 def test_every_target_is_in_a_picture() -> None:
     shown = {target["line"] for path in PICTURES for target in parts_of(content_of(path), "met")}
     assert shown == report_lines()

@@ -13,7 +13,7 @@ import numpy as np
 import feedline
 from anndata_data import make_anndata, write
 from bucket_data import BucketData
-from feedline import feed, plan, report, runs, steps, store, torch
+from feedline import feed, packing, plan, report, runs, steps, store, torch
 from feedline.chunks import ClassSampler, DistributedSampler, RandomSampler, SequentialSampler
 from feedline.chunks import Sampler as ChunkSampler
 from feedline.packing import build_index
@@ -170,6 +170,7 @@ def make_objects(folder: Path) -> list[Any]:
     return [
         *make_plans(),
         *(packed, feedline.verify(deep / "data"), build_index(deep / "data"), data),
+        packing.pack_needs(10**12, 10**9),
         *make_stores(folder),
         *make_feeds(data),
         *make_chunk_samplers(folder),

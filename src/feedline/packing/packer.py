@@ -77,8 +77,8 @@ def pack(
 
     The folder appears at the end, complete, or not at all. Until then the work is in
     `<folder>.partial`. After an interruption of any kind, the same call resumes there, and the
-    result is the same to the byte. The number of threads and the memory budget do not change the
-    result.
+    result is the same to the byte. The numbers of threads and processes and the memory budget do
+    not change the result.
 
     Args:
         source: A parquet, Arrow, CSV, JSONL or `.npy` file, a list of files of one kind, or a
@@ -109,8 +109,9 @@ def pack(
         engine: "local", or "ray" to pack with tasks on a Ray cluster, which every process of it
             can run that sees source and folder: on shared storage, or the source at a URL. The
             result is the same. Connects as `ray.init()` does, unless that was called.
-        num_threads: The number of threads; by default the number of cores. On a cluster the number
-            of tasks at once, by default all cores.
+        num_threads: The number of threads; by default the number of cores. A source whose rows
+            Python code decodes slowly, one after another, is read by as many processes, 8 at most.
+            On a cluster the number of tasks at once, by default all cores.
         memory_budget: About the number of bytes of memory to use; on a cluster, by each task.
         progress: Show progress on stderr; by default if that is a terminal.
         resume: Resume after an interruption; if False, start over.

@@ -50,7 +50,7 @@ class _TextFiles(ABC):
     def __init__(self, paths: list[Path], selection: Selection | None, num_threads: int) -> None:
         self._paths = paths
         self._selection = selection
-        self._num_threads = num_threads
+        self.num_threads = num_threads
         self._schema: Any = None
         import_arrow()
         self.identity = describe_files(self.kind, paths)
@@ -65,7 +65,7 @@ class _TextFiles(ABC):
         """Yield all rows from `start`; earlier rows are parsed again, to count them."""
         self._schema = None
         num_seen = 0
-        with ThreadPoolExecutor(self._num_threads) as pool:
+        with ThreadPoolExecutor(self.num_threads) as pool:
             for path in self._paths:
                 row = 0
                 for table in self._tables(path, pool, row):
@@ -91,7 +91,7 @@ class _TextFiles(ABC):
         if part.start:
             # Its names are in the first line.
             self._without_header(path, next(blocks(path, self.has_quotes)), self._schema)
-        with ThreadPoolExecutor(self._num_threads) as pool:
+        with ThreadPoolExecutor(self.num_threads) as pool:
             for table in self._tables(path, pool, row, part.start, part.stop):
                 yield self._batch(path, row, table)
                 row += table.num_rows
@@ -110,10 +110,10 @@ class _TextFiles(ABC):
             for number, block in enumerate(chain(pieces, [b""])):
                 is_first = block and not number and not begin
                 lines = self._without_header(path, block, self._schema) if is_first else block
-                if lines.strip():
+                if lines and not lines.isspace():
                     waiting.append(pool.submit(self._parse, lines, self._schema))
                 # Until the types are known, only the first rows can be parsed.
-                max_waiting = 0 if self._schema is None or not block else self._num_threads
+                max_waiting = 0 if self._schema is None or not block else self.num_threads
                 while len(waiting) > max_waiting:
                     table = self._result(path, row, waiting.popleft())
                     if table.num_rows:

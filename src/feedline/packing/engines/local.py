@@ -1,4 +1,4 @@
-"""The engine of one machine: one thread reads, several decode, sort and write."""
+"""The engine of one machine: one thread plans, others and processes decode, sort and write."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.packing.chunk_writer import ChunkWriter
+from feedline.packing.engines.local_reading import Readers
 from feedline.packing.engines.resuming import entries_since
 from feedline.packing.fitting import nothing_of
 from feedline.packing.plan import Plan
@@ -36,10 +37,11 @@ def run(plan: Plan, workshop: Workshop, progress: Progress) -> int:
         num_waiting=plan.settings.num_waiting_chunks(plan.cut),
     )
     try:
-        if plan.settings.shuffle:
-            _write_shuffled(plan, workshop, writer, progress)
-        else:
-            _write_in_order(plan, writer, progress)
+        with Readers(plan) as readers:
+            if plan.settings.shuffle:
+                _write_shuffled(plan, readers, workshop, writer, progress)
+            else:
+                _write_in_order(plan, readers, writer, progress)
         writer.finish()
     except BaseException:
         writer.abandon()
@@ -48,14 +50,14 @@ def run(plan: Plan, workshop: Workshop, progress: Progress) -> int:
     return writer.num_resumed
 
 
-def _write_in_order(plan: Plan, writer: ChunkWriter, progress: Progress) -> None:
+def _write_in_order(plan: Plan, readers: Readers, writer: ChunkWriter, progress: Progress) -> None:
     needed = [_num_samples_at_start(chunks) for chunks in writer.finished.files]
     start = needed[0]
     if len(needed) > 1:
         start = plan.splits.last_block_before(needed) * plan.splits.block_rows
     writer.go_to(plan.splits.counts(start))
     progress.begin("packing", plan.source.num_rows_guess, done=start)
-    for rows, labels in _labelled(plan, start, progress):
+    for rows, labels in _labelled(plan, readers, start, progress):
         if labels is None:
             writer.add(0, rows)
             continue
@@ -67,7 +69,7 @@ def _write_in_order(plan: Plan, writer: ChunkWriter, progress: Progress) -> None
 
 
 def _write_shuffled(
-    plan: Plan, workshop: Workshop, writer: ChunkWriter, progress: Progress
+    plan: Plan, readers: Readers, workshop: Workshop, writer: ChunkWriter, progress: Progress
 ) -> None:
     budget, num_rows = plan.settings.memory_budget, plan.source.num_rows_guess
     num_splits = len(plan.splits.names)
@@ -86,7 +88,7 @@ def _write_shuffled(
         )
         if not shuffle.is_done:
             progress.begin("dealing", num_rows, done=shuffle.num_rows)
-            for rows, labels in _labelled(plan, shuffle.num_rows, progress):
+            for rows, labels in _labelled(plan, readers, shuffle.num_rows, progress):
                 shuffle.add(rows, labels)
             shuffle.finish()
         progress.begin("shuffling", shuffle.num_rows)
@@ -100,13 +102,15 @@ def _write_shuffled(
             writer.end(split)
 
 
-def _labelled(plan: Plan, start: int, progress: Progress) -> Iterator[tuple[Rows, Labels | None]]:
+def _labelled(
+    plan: Plan, readers: Readers, start: int, progress: Progress
+) -> Iterator[tuple[Rows, Labels | None]]:
     """Yield all rows from `start`, and their splits, if there are several."""
     has_splits, block_rows = len(plan.splits.names) > 1, plan.splits.block_rows
     block, skip = divmod(start, block_rows) if has_splits else (0, 0)
     held: list[Rows] = []
     num_held = 0
-    for fitted in plan.fitting.fitted(plan.source.batches(start - skip)):
+    for fitted in readers.rows(start - skip):
         num_rows = len(next(iter(fitted.values())))
         if not has_splits:
             yield fitted, None
