@@ -89,7 +89,7 @@ def learn(config: dict[str, Any]) -> None:
             dist.all_reduce(learned)
             counts += learned
             if clock.step % 2 == 0:
-                report(rank, counts, clock)
+                report(folder, rank, counts, clock)
             if attempt < len(kills := config.get("kills", [])) and kills[attempt] == [
                 clock.step,
                 rank,
@@ -98,9 +98,9 @@ def learn(config: dict[str, Any]) -> None:
             if clock.step >= config.get("waits", {}).get(world_size, clock.step + 1):
                 wait_for_phase(folder, world_size)
             if clock.step == config.get("stop_at"):
-                report(rank, counts, clock)
+                report(folder, rank, counts, clock)
                 return
-    report(rank, counts, clock)
+    report(folder, rank, counts, clock)
     if rank == 0:
         (folder / "counts.json").write_text(json.dumps(counts.tolist()))
 
@@ -130,12 +130,13 @@ def wait_for_phase(folder: Path, world_size: int) -> None:
         time.sleep(0.1)
 
 
-def report(rank: int, counts: torch.Tensor, clock: Any) -> None:
+def report(within: Path, rank: int, counts: torch.Tensor, clock: Any) -> None:
     """Report a checkpoint; rank 0 has it."""
     if rank:
         ray.train.report({})
         return
-    with tempfile.TemporaryDirectory() as folder:
+    # In the folder of the test: Ray kills workers at any time, and what they have begun stays.
+    with tempfile.TemporaryDirectory(dir=within) as folder:
         torch.save(counts, Path(folder) / "counts.pt")
         save_state(folder, clock=clock)
         ray.train.report({}, checkpoint=ray.train.Checkpoint.from_directory(folder))
