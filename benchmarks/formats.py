@@ -135,10 +135,10 @@ def peer(python: str, name: str, *arguments: str) -> dict[str, float]:
 
 def measure_all(folder: Path) -> dict[str, dict[str, float]]:
     """Return the median figures of every reader and number of workers."""
-    from test_formats import python_of
+    from test_formats import python_with
 
     runs: dict[str, list[dict[str, float]]] = {}
-    pythons = {name: python_of(name) for name in TARGETS}
+    pythons = {name: python_with(name) for name in TARGETS}
     for name, python in pythons.items():
         (folder / name).mkdir()
         peer(python, name, "write", str(folder / name))

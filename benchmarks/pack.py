@@ -66,8 +66,8 @@ class Bench:
 
         self._out = folder / "out"
         self.folder = folder
-        self.ray = test_ray.python_of()
-        self.pythons = {name: test_formats.python_of(name) for name, _ in PEERS.values()}
+        self.ray = test_ray.python_with_ray()
+        self.pythons = {name: test_formats.python_with(name) for name, _ in PEERS.values()}
 
     def source(self, kind: str, num_bytes: int) -> str:
         return str(run(self.ray, "pack_run.py", "make", kind, str(self.folder), str(num_bytes)))

@@ -237,9 +237,9 @@ def show_rate(value: float) -> str:
 
 def peers() -> dict[str, str]:
     """Return the interpreters of the peers' environments, made if need be."""
-    from test_formats import python_of
+    from test_formats import python_with
 
-    return {name: python_of(name) for name in PEERS}
+    return {name: python_with(name) for name in PEERS}
 
 
 def main() -> int:

@@ -15,14 +15,15 @@ from environments import ROOT, python_of
 
 def main() -> int:
     """Run the tests, and return the exit status."""
-    python = python_of(
-        ROOT / ".venv-ray",
-        ROOT / "requirements" / "ray.txt",
-        options=["--no-deps", "--no-compile"],
-    )
-    tests = [python, "-m", "pytest", "-q", "-W", "default", "tests/ray", *sys.argv[1:]]
+    tests = [python_with_ray(), "-m", "pytest", "-q", "-W", "default", "tests/ray", *sys.argv[1:]]
     variables = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     return subprocess.run(tests, cwd=ROOT, env=variables).returncode
+
+
+def python_with_ray() -> str:
+    """Return the interpreter of the environment with Ray, made if need be."""
+    pins = ROOT / "requirements" / "ray.txt"
+    return python_of(ROOT / ".venv-ray", pins, options=["--no-deps", "--no-compile"])
 
 
 if __name__ == "__main__":

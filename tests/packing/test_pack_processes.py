@@ -9,6 +9,7 @@ import select
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,14 @@ def always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Read every source that has parts in processes, even where they do not help."""
     monkeypatch.setattr(reading, "MIN_BYTES", 0)
     monkeypatch.setattr(reading, "FAST_BYTES", float("inf"))
+
+
+@pytest.fixture
+def interrupts() -> Iterator[None]:
+    """Let SIGINT be a KeyboardInterrupt, also where a shell has started the tests behind it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture
@@ -167,7 +176,7 @@ def test_processes_that_die_again_and_again_are_an_error_and_the_pack_resumes(
     assert packed(lost, tmp_path / "out", num_threads=1, **SMALL) == wanted
 
 
-@pytest.mark.usefixtures("always")
+@pytest.mark.usefixtures("always", "interrupts")
 def test_an_interrupt_leaves_no_process_and_the_pack_resumes(tmp_path: Path, store: Any) -> None:
     stopped = store("interrupt")
     with pytest.raises(KeyboardInterrupt):
