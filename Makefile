@@ -114,6 +114,7 @@ lint: $(DEV) ## Check style, formatting and types
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
+	$(VENV)/bin/mypy --config-file benchmarks/mypy.ini
 
 format: $(DEV) ## Fix what ruff can fix, and format
 	$(VENV)/bin/ruff check --fix .

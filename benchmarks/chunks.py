@@ -101,7 +101,7 @@ def bare_decode(path: Path) -> float:
     """Decode all chunks in two threads, each always into the same memory; return rows a second."""
     from numcodecs import blosc
 
-    group = zarr.open_group(path, mode="r")["X"]
+    group: Any = zarr.open_group(path, mode="r")["X"]
     jobs = [
         (group[name], chunk) for name in ("data", "indices") for chunk in stored_chunks(group[name])
     ]

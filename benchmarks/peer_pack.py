@@ -50,5 +50,6 @@ def litdata(kind: str, source: str, folder: str, num_workers: int) -> float:
 
 if __name__ == "__main__":
     write = {"mds": mds, "litdata": litdata}[sys.argv[1]]
+    kind, source, folder, num_workers = sys.argv[2:]
     print()
-    print(json.dumps({"seconds": write(*sys.argv[2:5], int(sys.argv[5]))}))
+    print(json.dumps({"seconds": write(kind, source, folder, int(num_workers))}))

@@ -158,6 +158,7 @@ def fill_bars(sheet: Sheet, panel: Bars) -> None:
         sheet.text(row.label, fontweight="bold")
         axes.vlines(ticks, line, line + len(row.bars), color=GRID, linewidth=0.7, zorder=0)
         for target in row.targets:
+            assert target.at is not None
             mark(axes, [target.at / panel.unit] * 2, [line - 0.05, line + 1.05], target)
         for name, number in row.bars:
             shade = INK if name == "feedline" else FAINT

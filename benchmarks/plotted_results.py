@@ -142,6 +142,7 @@ def of_plan() -> Iterator[Picture]:
         for peer, pattern in peers.items():
             ours, other = found["feedline", size], found[peer, size]
             (target,) = beside(report, pattern, ours, (peer, other), less=True)
+            assert target.at is not None
             note = f"{peer} ÷ {show_whole(other.value / target.at)}"
             targets.append(replace(target, size=size, note=note))
         ((bound, written),), verdict, line = report.verdict(f"{key} flat")

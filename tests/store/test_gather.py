@@ -181,13 +181,13 @@ def test_rows_of_several_arrays_are_copied_as_if_they_were_one(data: st.DataObje
     type_name = data.draw(st.sampled_from(TYPE_NAMES))
     inner = data.draw(st.sampled_from([(), (3,), (128,), (16, 70)]))
     lengths = data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=5))
+    numbers = data.draw(st.lists(st.integers(0, len(lengths) - 1), max_size=12))
+    rows = [data.draw(st.integers(0, lengths[number] - 1)) for number in numbers]
     arrays = [numbered(type_name, (n, *inner), n) for n in lengths]
-    # Whether they can be copied at once depends on where they happen to lie.
+    # Whether they can be copied at once depends on where they lie, so all is drawn before that.
     flat = FlatRows.of([RowSource(array) for array in arrays])
     if flat is None:
         return
-    numbers = data.draw(st.lists(st.integers(0, len(arrays) - 1), max_size=12))
-    rows = [data.draw(st.integers(0, lengths[number] - 1)) for number in numbers]
     out = np.zeros((len(rows), *inner), type_name)
     flat.take(np.array(numbers, np.int64), np.array(rows, np.int64), out)
     expected = [arrays[number][row] for number, row in zip(numbers, rows, strict=True)]
