@@ -26,6 +26,7 @@ from feedline.store.cache import FileCache
 from feedline.store.remote import files as files_module
 from feedline.store.remote import objects as objects_module
 from object_server import FaultProxy, S3Server, too_busy
+from reader_threads import wait_until
 
 NUM_SAMPLES, CHUNK = 500, 50
 COLUMNS = {"x": np.arange(NUM_SAMPLES), "y": np.arange(NUM_SAMPLES * 40.0).reshape(-1, 40)}
@@ -214,8 +215,8 @@ def test_chunks_come_ahead_of_the_loop_that_needs_them(opened: Any, proxy: Fault
     batches = iter(feedline.DataLoader(store, 5, num_threads=1))
     for _ in range(15):
         next(batches)
-    # The loop is in the second of ten chunks.
-    assert len(set(targets(proxy)) - {"metadata.json"}) >= 4
+    # The loop is in the second of ten chunks, and stays there.
+    wait_until(lambda: len(set(targets(proxy)) - {"metadata.json"}) >= 4)
 
 
 def test_nothing_is_held_when_the_pass_is_over(opened: Any, local: Path, server: S3Server) -> None:
