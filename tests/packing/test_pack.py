@@ -124,6 +124,22 @@ def test_a_column_may_be_taken_twice(tmp_path: Path, kind: str) -> None:
     assert found["b"].tolist() == found["a/c"].tolist() == list(range(10))
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        {"a/b": np.arange(3), "a": {"b": np.arange(3)}},
+        {"a": {"b": [1, 2], "b/c": [1, 2]}, "a/b": [3, 4]},
+        [{"a/b": 1, "a": {"b": 3}}, {"a/b": 2, "a": {"b": 4}}],
+        [{"x": {"a/b": 1, "a": {"b": 3}}}],
+    ],
+    ids=["columns", "columns in columns", "records", "records in records"],
+)
+def test_two_columns_of_one_name_are_refused(tmp_path: Path, source: Any) -> None:
+    with pytest.raises(PackError, match="/b' twice, in a record and by a name with a slash"):
+        pack(source, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_source_that_changes_while_it_is_read_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,6 +19,7 @@ from feedline.errors import (
     StoreError,
     UnsafeDataError,
 )
+from feedline.store import FolderStore
 from feedline.store.arrow_chunk import group_sizes, open_group
 from forked import forked_run
 
@@ -90,6 +91,28 @@ def test_lists_of_one_length_give_an_axis_also_in_later_groups(
 def test_lists_only_need_one_length_inside_a_group(tmp_path: Path) -> None:
     path = write(tmp_path / "a.parquet", one_column([[1], [2], [3, 4], [5, 6]]), 2)
     assert open_group(path, 1).arrays["x"].tolist() == [[3, 4], [5, 6]]
+
+
+@pytest.mark.parametrize("ending", [".parquet", ".arrow"])
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([[1], [2], [], []], "lists of 0 values in this chunk.* lists=\\['x'\\]"),
+        ([[1], [2], [3, 4], [5, 6]], "lists of 2 values in this chunk.* lists=\\['x'\\]"),
+        ([[1], [2], [], [3]], "lists of 0 to 1 values in this chunk.* lists=\\['x'\\]"),
+        ([[[1, 2]], [[3, 4]], [[]], [[]]], "lists of 0 to 2 values inside of lists"),
+    ],
+)
+def test_lists_of_another_length_in_a_later_group_say_how_to_read_them(
+    tmp_path: Path, ending: str, rows: list[Any], message: str
+) -> None:
+    path = write(tmp_path / f"a{ending}", one_column(rows), 2)
+    store = FolderStore.of_file(path)
+    if not store.columns["x"].has_lists or "inside" in message:
+        with pytest.raises(StoreError, match=message):
+            store[:]
+    else:
+        assert store[:]["x"].tolist() == rows
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
@@ -276,6 +299,82 @@ def test_a_batch_that_claims_more_rows_is_refused(tmp_path: Path, claimed: int) 
         open_group(path, 0)
 
 
+MARK = b"\xff\xff\xff\xff"
+
+
+def heads_of(content: bytes) -> list[int]:
+    """Where the messages of an Arrow file or stream begin, the schema first, its end last."""
+    return [place for place in range(0, len(content), 8) if content[place : place + 4] == MARK]
+
+
+def type_of_message(content: bytes, head: int) -> int:
+    """Where the byte with the type of a message is."""
+    table = head + 8 + int.from_bytes(content[head + 8 : head + 12], "little")
+    fields = table - int.from_bytes(content[table : table + 4], "little", signed=True)
+    return table + int.from_bytes(content[fields + 6 : fields + 8], "little")
+
+
+def forty_rows(path: Path, compression: str | None) -> bytearray:
+    """Write eight batches of five rows, and return the file."""
+    table = pa.table({"x": pa.array(range(40)), "text": ["a"] * 40})
+    return bytearray(write(path, table, 5, compression).read_bytes())
+
+
+@pytest.mark.parametrize("kind", [0, 1, 2, 77])
+@pytest.mark.parametrize("compression", [None, "stream"])
+def test_a_message_of_another_type_does_not_end_the_data(
+    tmp_path: Path, compression: str | None, kind: int
+) -> None:
+    path = tmp_path / "a.arrow"
+    content = forty_rows(path, compression)
+    place = type_of_message(content, heads_of(content)[4])
+    assert content[place] == 3, "the type of a record batch"
+    content[place] = kind
+    written(path, bytes(content))
+    with pytest.raises(StoreError, match=r"a\.arrow: "):
+        group_sizes(path)
+
+
+@pytest.mark.parametrize("compression", [None, "stream"])
+def test_an_end_before_the_last_batch_is_refused(tmp_path: Path, compression: str | None) -> None:
+    path = tmp_path / "a.arrow"
+    content = forty_rows(path, compression)
+    head = heads_of(content)[4]
+    content[head + 4 : head + 8] = bytes(4)
+    written(path, bytes(content))
+    with pytest.raises(DamagedDataError, match=r"a\.arrow: "):
+        group_sizes(path)
+
+
+def test_a_footer_that_lists_too_few_batches_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.arrow"
+    content = forty_rows(path, None)
+    # The list of batches: their number, and where the first of them is.
+    first = heads_of(content)[1]
+    count = content.rindex((8).to_bytes(4, "little") + first.to_bytes(8, "little"))
+    for claimed in (1, 7):
+        content[count] = claimed
+        written(path, bytes(content))
+        with pytest.raises(DamagedDataError, match="does not list all record batches"):
+            group_sizes(path)
+
+
+@pytest.mark.parametrize("claimed", [4, 6, 5 + 2**40])
+@pytest.mark.parametrize("compression", [None, "stream"])
+def test_a_batch_that_claims_other_rows_is_refused_before_it_is_read(
+    tmp_path: Path, compression: str | None, claimed: int
+) -> None:
+    path = tmp_path / "a.arrow"
+    content = forty_rows(path, compression)
+    head = heads_of(content)[4]
+    # The rows of the batch come last in its table, so nearest to its fields.
+    rows = content.index((5).to_bytes(8, "little"), head)
+    content[rows : rows + 8] = claimed.to_bytes(8, "little")
+    written(path, bytes(content))
+    with pytest.raises(DamagedDataError, match=r"a\.arrow: .* and its first column 5"):
+        group_sizes(path)
+
+
 def test_lists_whose_offsets_reach_out_are_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "a.arrow", one_column([[7, 8]] * 4))
     content = path.read_bytes()
@@ -292,6 +391,7 @@ import random, sys
 from pathlib import Path
 import numpy as np
 from feedline.errors import StoreError
+from feedline.store import FolderStore
 from feedline.store.arrow_chunk import group_sizes, open_group
 from feedline.store.arrow_columns import columns_of_files
 from feedline.store.lists import ListSource

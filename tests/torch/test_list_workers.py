@@ -212,8 +212,30 @@ def test_text_that_is_not_utf_8_is_an_error_from_workers_too(tmp_path: Path) -> 
     loader = DataLoader(feedline.open(tmp_path / "data"), 1, num_workers=1)
     batches = iter(loader)
     assert next(batches)["x"] == ["a"]
-    with pytest.raises(DamagedDataError, match="not UTF-8"):
+    with pytest.raises(DamagedDataError, match="'x': a text is not UTF-8"):
         next(batches)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_state_does_not_count_a_batch_whose_texts_cannot_be_read(
+    tmp_path: Path, num_workers: int
+) -> None:
+    lists = Lists(np.frombuffer(b"abcd\xfffgh", np.uint8), np.arange(9), "text")
+    columns: dict[str, Any] = {"id": np.arange(8), "x": lists}
+    feedline.pack(columns, tmp_path / "data", format="npy")
+    loader = DataLoader(feedline.open(tmp_path / "data"), 2, num_workers=num_workers)
+    batches = iter(loader)
+    assert [next(batches)["id"].tolist() for _ in range(2)] == [[0, 1], [2, 3]]
+    with pytest.raises(DamagedDataError):
+        next(batches)
+    assert loader.delivered is not None
+    assert loader.delivered.number == 1
+    resumed = DataLoader(feedline.open(tmp_path / "data"), 2, num_workers=num_workers)
+    resumed.load_state_dict(loader.state_dict())
+    with pytest.raises(DamagedDataError):
+        next(iter(resumed))
+    loader.close()
+    resumed.close()
 
 
 def test_columns_of_lists_are_sent_without_their_values() -> None:

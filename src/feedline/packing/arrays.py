@@ -46,7 +46,7 @@ class ArraySource:
         wanted = None if selection is None else old_names(selection)
         for name, values in arrays.items():
             if wanted is None or not isinstance(name, str) or _is_wanted(name, wanted):
-                flat.add(column_from(where, name, values))
+                flat.add(column_from(where, name, values), where)
             else:
                 flat.values[name] = np.empty(0)
         chosen = select(selection, flat.values, where)
@@ -261,6 +261,6 @@ class _Columns:
                 # Of records that are all missing, each column is.
                 values_of_all = dict.fromkeys(paths, found.values[name])
                 found = Flat(values_of_all, dict.fromkeys(paths, found.missing[name]))
-            flat.add(found)
+            flat.add(found, "source")
         chosen = select(self._selection, flat.values, "source")
         return Batch("source", row, flat.chosen(chosen, "source"))

@@ -51,7 +51,7 @@ def _flat(arrow: Any, where: str, row: int, name: str, array: Any) -> Flat:
         # A record that is missing has no value in any of its columns.
         for number, inner in enumerate(array.flatten()):
             path = f"{name}/{array.type.field(number).name}"
-            found.add(_flat(arrow, where, row, path, inner))
+            found.add(_flat(arrow, where, row, path, inner), where)
         return found
     is_missing = array.is_null().to_numpy(zero_copy_only=False)
     values = _values(arrow, where, row, name, array)

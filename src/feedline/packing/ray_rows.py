@@ -111,7 +111,7 @@ class RayRows:
                 "first block has; add it, or choose common columns with columns=[…]"
             )
         for name in dict.fromkeys(field for path, field in known if path in wanted):
-            flat.add(to_columns(_WHERE, row, name, table.column(name)))
+            flat.add(to_columns(_WHERE, row, name, table.column(name)), _WHERE)
         return Batch(_WHERE, row, flat.chosen(self._selection, _WHERE))
 
     def _compare(self, marks: dict[int, bytes]) -> None:

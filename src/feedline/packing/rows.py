@@ -190,8 +190,14 @@ class Flat(NamedTuple):
     values: dict[str, Values]
     missing: dict[str, NDArray[np.bool_]]
 
-    def add(self, other: Flat) -> None:
-        """Add the columns of another one."""
+    def add(self, other: Flat, where: str) -> None:
+        """Add the columns of another one, or raise if one has a name that is taken."""
+        for name in other.values:
+            if name in self.values:
+                raise SourceFault(
+                    f"{where}: has column {name!r:.80} twice, in a record and by a name with a "
+                    "slash; rename one of them in the source"
+                )
         self.values.update(other.values)
         self.missing.update(other.missing)
 

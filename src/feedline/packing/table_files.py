@@ -111,7 +111,7 @@ def batch_of_table(path: Path, row: int, table: Any, selection: Selection) -> Ba
     """Return the selected columns of a table."""
     flat = Flat({}, {})
     for name in fields_of(table.schema, selection):
-        flat.add(to_columns(str(path), row, name, table.column(name)))
+        flat.add(to_columns(str(path), row, name, table.column(name)), str(path))
     return Batch(str(path), row, flat.chosen(selection, str(path)))
 
 

@@ -30,7 +30,7 @@ def column_from(where: str, name: str, values: Any) -> Flat:
     if isinstance(values, Mapping):
         found = Flat({}, {})
         for key, inner in values.items():
-            found.add(column_from(where, f"{name}/{_key(where, name, key)}", inner))
+            found.add(column_from(where, f"{name}/{_key(where, name, key)}", inner), where)
         return found
     if isinstance(values, list | tuple) and not _are_plain(values):
         return column_of_items(where, 0, name, values)
@@ -162,7 +162,7 @@ def _records(where: str, row: int, name: str, items: Sequence[Any]) -> Flat:
     for key in first:
         inner = [None if item is None else item[key] for item in items]
         path = f"{name}/{_key(where, name, key)}"
-        found.add(column_of_items(where, row, path, inner))
+        found.add(column_of_items(where, row, path, inner), where)
     return found
 
 

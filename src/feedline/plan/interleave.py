@@ -309,8 +309,8 @@ class Interleave:
                 guess += (position - start) * num_blocks // total
             else:
                 guess = (low + high) // 2
-        self._latest = self._block(low)
-        return self._latest
+        found = self._latest = self._block(low)
+        return found
 
     def _block(self, number: int) -> Arrangement:
         before, after = self._ordinals_at(number), self._ordinals_at(number + 1)

@@ -161,10 +161,11 @@ class WindowDeal(ShareDeal):
         those of later blocks are prepared too. Nothing is shuffled before it is asked for.
         """
         order: Any = self._order
-        if (rank, first) == (self._ahead.rank, self._ahead.next):
+        ahead = self._ahead
+        if (rank, first) == (ahead.rank, ahead.next):
             end = max(end, min(first + min(order.num_ahead, _MOST_AHEAD), self.share.num_whole))
         pieces = order.pieces_in(*self._runs_of(rank, first, end))
-        for begun in self._ahead.pieces[-1:]:
+        for begun in ahead.pieces[-1:]:
             if begun.window.start == pieces[0].window.start:
                 pieces[0] = pieces[0]._replace(window=begun.window)
         lengths = np.array([piece.end - piece.first for piece in pieces])
@@ -258,8 +259,10 @@ class WindowDeal(ShareDeal):
 
     def _round_of(self, entry: int) -> int:
         """Return the round in which every rank has its `entry`."""
-        if self._latest.first <= entry < self._latest.end:
-            return self._latest.number
+        # Read once: another thread may replace it meanwhile.
+        latest = self._latest
+        if latest.first <= entry < latest.end:
+            return latest.number
         # A round begins at the last multiple of world_size up to the start of its first piece.
         place = (entry + 1) * self.share.world_size - 1
         return min(self._piece_of(place) // self.share.world_size, self._num_rounds - 1)

@@ -28,6 +28,7 @@ from feedline.store.arrow_messages import (
 )
 from feedline.store.mapped import map_file
 from feedline.store.slices import Numbers, copy_rows
+from feedline.words import several
 
 # As many heads of messages are looked at together.
 _HEADS_AT_ONCE = 4096
@@ -94,10 +95,24 @@ def _one_by_one(messages: Iterator[Message]) -> Batches:
     buffers = _stacked([message.buffers for message in listed])
     edges = [(message.first, message.body, message.end, message.num_rows) for message in listed]
     firsts, bodies, ends, sizes = np.array(edges, np.int64).reshape(-1, 4).T
+    _check_rows(sizes, nodes)
     if buffers is not None:
         buffers = _within(buffers, bodies, ends)
     is_compressed = any(message.is_compressed for message in listed)
     return Batches(firsts, bodies, ends, sizes, nodes, buffers, is_compressed)
+
+
+def _check_rows(sizes: Numbers, nodes: Numbers | None) -> None:
+    """Raise if a batch claims other rows than its first column has."""
+    if nodes is None or not nodes.shape[1]:
+        return
+    found = nodes[:, 0, 0]
+    if (wrong := np.flatnonzero(found != sizes)).size:
+        number = int(wrong[0])
+        raise ValueError(
+            f"record batch {number} claims {several(int(sizes[number]), 'row')}, and its first "
+            f"column {int(found[number])}"
+        )
 
 
 def _stacked(tables: Sequence[Numbers]) -> Numbers | None:
@@ -129,7 +144,7 @@ def _chained(bytes_: NDArray[np.uint8], first: Message) -> Numbers | None:
     while place <= size - 8:
         mark, length = struct.unpack_from("<Ii", data, place)
         if mark == _MARK and not length:
-            return np.array(firsts, np.int64)
+            return np.array(firsts, np.int64) if place == size - 8 else None
         if mark != _MARK or length != head_bytes - 8 or place > size - head_bytes:
             return None
         (body,) = struct.unpack_from("<q", data, place + at.num_bytes)
@@ -173,4 +188,5 @@ def _alike(bytes_: NDArray[np.uint8], firsts: Numbers, first: Message) -> Batche
     ends = bodies + body_bytes[:, 0]
     placed = _within(buffers.reshape(len(firsts), -1, 2), bodies, ends)
     nodes = nodes.reshape(len(firsts), -1, 2)
+    _check_rows(sizes[:, 0], nodes)
     return Batches(firsts, bodies, ends, sizes[:, 0], nodes, placed, first.is_compressed)

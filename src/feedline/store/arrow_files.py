@@ -154,7 +154,12 @@ class MessageFile:
         return "lz4 or zstd" if self.batches.is_compressed else None
 
     def sizes(self) -> tuple[int, ...]:
-        return tuple(_check_size(self.path, size) for size in self.batches.sizes.tolist())
+        batches = self.batches
+        # No value takes less than a bit, unless it is compressed.
+        if not batches.is_compressed and (batches.sizes > 8 * self.bytes_.size).any():
+            most = several(int(batches.sizes.max()), "row")
+            raise ValueError(f"a record batch claims {most}, and the file has fewer bits")
+        return tuple(_check_size(self.path, size) for size in batches.sizes.tolist())
 
     def counts(self, leaves: Sequence[tuple[Leaf, Form]]) -> list[Counts]:
         num_nodes = sum(count_parts(self._arrow, field.type)[1] for field in self.schema)

@@ -19,6 +19,9 @@ from feedline.errors import StoreError
 _MAGIC = b"ARROW1"
 _MARK = b"\xff\xff\xff\xff"
 _SCHEMA, _DICTIONARY, _BATCH = 1, 2, 3
+# The mark behind the last message of a stream; no type of message.
+_END = -1
+_LAST_KIND = 5
 _REMEDY = "pyarrow.feather.write_feather(table, path)"
 
 
@@ -77,7 +80,19 @@ def blocks_of_file(bytes_: NDArray[np.uint8]) -> Blocks:
     for blocks in found:
         # Padding follows these four bytes.
         blocks[:, 1] = blocks.view("<i4").reshape(-1, 6)[:, 2]
+    _check_nothing_follows(bytes_, np.concatenate(found))
     return Blocks(*found)
+
+
+def _check_nothing_follows(bytes_: NDArray[np.uint8], blocks: NDArray[np.int64]) -> None:
+    """Raise if a message follows the last one that a footer lists: its rows would be missing."""
+    end = int(blocks.sum(axis=1).max()) if len(blocks) else 0
+    if not 0 < end <= bytes_.size - 8:
+        return
+    start = bytes_[end : end + 8].tobytes()
+    # A writer ends its messages as a stream, and a remote file is 0 where it was not fetched.
+    if start[:4] == _MARK and int.from_bytes(start[4:], "little"):
+        raise ValueError("its footer does not list all record batches")
 
 
 def batches_of_file(bytes_: NDArray[np.uint8]) -> Iterator[Message]:
@@ -97,7 +112,9 @@ def batches_of_stream(path: Path, bytes_: NDArray[np.uint8]) -> Iterator[Message
         if place == bytes_.size:
             raise ValueError("the stream has no end")
         kind, message, place = _message_at(bytes_, place)
-        if not kind:
+        if kind == _END:
+            if place != bytes_.size:
+                raise ValueError(f"the stream ends at byte {place} of {bytes_.size}")
             break
         if message is None:
             what = "dictionaries" if kind == _DICTIONARY else f"messages of type {kind}"
@@ -162,12 +179,14 @@ def _message_at(bytes_: NDArray[np.uint8], first: int) -> tuple[int, Message | N
         raise ValueError("the last message is cut")
     length = int.from_bytes(start[begin - first - 4 : begin - first], "little", signed=True)
     if not length:
-        return 0, None, begin
+        return _END, None, begin
     if not 0 < length <= bytes_.size - begin:
         raise ValueError(f"the metadata of a message claims {length} bytes")
     data = bytes_[begin : begin + length].tobytes()
     table = struct.unpack_from("<I", data)[0]
     kind = _scalar(data, table, 1, "<B")
+    if not 0 < kind <= _LAST_KIND:
+        raise ValueError(f"a message has the unknown type {kind}")
     num_bytes = _scalar(data, table, 3, "<q")
     end = begin + length + num_bytes
     if num_bytes < 0 or end > bytes_.size:

@@ -63,14 +63,17 @@ def column_values(
             values, mask = _joined(
                 [_array(arrow, where, *both) for both in zip(arrays, masks, strict=True)]
             )
-            return _with_axes(values, form), mask
+            values = _with_axes(values, form)
+            if column is not None and form.may_be_lists and len(values):
+                _check_lengths(where, column, values.shape[1:])
+            return values, mask
         except RaggedError as error:
             if not form.may_be_lists:
                 raise _inner_lists(where, error) from None
             if column is not None:
                 raise _ragged(where, column, error) from None
     try:
-        return _joined(
+        lists, mask = _joined(
             [
                 read(arrow, where, array, is_missing, form, column)
                 for array, is_missing in zip(arrays, masks, strict=True)
@@ -78,6 +81,9 @@ def column_values(
         )
     except RaggedError as error:
         raise _inner_lists(where, error) from None
+    if column is not None and column.kind == "list" and isinstance(lists, ListSource):
+        _check_lengths(where, column, lists.column("").shape)
+    return lists, mask
 
 
 def _with_axes(values: Any, form: Form) -> NDArray[Any]:
@@ -88,10 +94,22 @@ def _with_axes(values: Any, form: Form) -> NDArray[Any]:
     return found
 
 
+def _check_lengths(where: str, column: Column, lengths: tuple[int, ...]) -> None:
+    """Raise if the lists of a chunk all have one length, but another than those before."""
+    if len(lengths) != len(column.shape):
+        return
+    first = 0 if column.has_lists else 1
+    if lengths[first:] != column.shape[first:]:
+        raise _inner_lists(where, RaggedError((*lengths[first:], *column.shape[first:])))
+    if lengths != column.shape:
+        raise _ragged(where, column, RaggedError(lengths[:1]))
+
+
 def _ragged(where: str, column: Column, error: RaggedError) -> StoreError:
-    name = column.name
+    name, least, most = column.name, np.min(error.args[0]), np.max(error.args[0])
+    found = f"{most}" if least == most else f"{least} to {most}"
     return StoreError(
-        f"{where} has lists of {np.min(error.args[0])} to {np.max(error.args[0])} values in this "
+        f"{where} has lists of {found} values in this "
         f"chunk, but is {column} by the chunks before; open the data with lists=[{name!r:.80}] to "
         f"read lists of any length, pad them, or {OTHERS}"
     )

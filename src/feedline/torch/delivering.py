@@ -49,8 +49,14 @@ class Delivering(Iterator[Any]):
     num_failed: int = 0
 
     def __next__(self) -> Any:
+        skips: Skips = None
         try:
             batch = next(self.batches)
+            if isinstance(batch, Prepared):
+                batch, skips = batch
+            # Before the batch counts: a text that is not UTF-8 is found here.
+            if self.form is not None:
+                batch = self.form(batch)
         except StopIteration:
             raise
         except Exception as error:
@@ -59,16 +65,11 @@ class Delivering(Iterator[Any]):
             self.asked.take()
             raise_if_killed(self.batches, error)
             raise
-        skips: Skips = None
-        if isinstance(batch, Prepared):
-            batch, skips = batch
         self.running.deliver(1 + self.num_failed, skips)
         self.num_failed = 0
         self.asked.take()
         if skips:
             self.count.note(skips)
-        if self.form is not None:
-            batch = self.form(batch)
         return (batch, self._mask(skips)) if self.with_mask else batch
 
     def _mask(self, skips: Skips) -> torch.Tensor:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from feedline.errors import DamagedDataError
 from feedline.store import Column, Lists
 from feedline.store.placed_lists import PlacedLists
 
@@ -146,8 +147,15 @@ def formed(batch: Any, form: str) -> Any:
             if isinstance(value, TensorLists) and form == "padded":
                 made[name], made[name + MASK] = value.as_padded()
             else:
-                made[name] = formed(value, form)
+                made[name] = _formed_column(name, value, form)
         return made
     if isinstance(batch, tuple) and not hasattr(batch, "_fields"):
         return tuple(formed(part, form) for part in batch)
     return batch
+
+
+def _formed_column(name: str, value: Any, form: str) -> Any:
+    try:
+        return formed(value, form)
+    except DamagedDataError as error:
+        raise DamagedDataError(f"column {name!r}: {error}") from None
