@@ -7,6 +7,7 @@ import doctest
 import importlib
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -39,12 +40,19 @@ def test_the_example_runs_as_its_docstring_says(tmp_path: Path) -> None:
     commands = COMMAND.findall(docstring)
     assert commands
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    for command in commands:
-        for _ in range(2):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    for number, command in enumerate(commands):
+        before = shutil.copytree(folder, tmp_path / f"before-{number}")
+        for attempt in range(3):
+            if attempt:
+                # The one that was aborted may have finished its work.
+                shutil.rmtree(folder)
+                shutil.copytree(before, folder)
             here = command.replace("examples/", f"{EXAMPLE.parent}/")
             done = subprocess.run(
                 ["bash", "-euo", "pipefail", "-c", here],
-                cwd=tmp_path,
+                cwd=folder,
                 env={**environment(), "PATH": path},
                 capture_output=True,
                 text=True,
