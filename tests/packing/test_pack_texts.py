@@ -101,6 +101,33 @@ def test_integers_that_floats_would_round_do_no_harm_in_other_columns(tmp_path: 
     assert _packed(path, tmp_path, columns=["m/x"], overwrite=True)[0] == {"m/x": 1.5}
 
 
+@pytest.mark.parametrize("is_in_files", [False, True])
+def test_texts_of_csv_are_texts_even_if_none_comes_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_in_files: bool
+) -> None:
+    monkeypatch.setattr(text_files, "_BLOCK_BYTES", 64)
+    first = "".join(f"{n},{t}\n" for n, t in enumerate([*["NA", "", "null"] * 20, '""']))
+    paths = [_written(tmp_path / "0.csv", f"n,t\n{first}")]
+    if is_in_files:
+        paths.append(_written(tmp_path / "1.csv", "t,n\nx,61\nNA,62\n"))
+    else:
+        _written(paths[0], f"n,t\n{first}61,x\n62,NA\n")
+    found = _packed(paths, tmp_path)[:]
+    assert found["n"].tolist() == list(range(63))
+    assert list(found["t"]) == [*["NA", "", "null"] * 20, "", "x", "NA"]
+    assert "t/is_missing" not in found
+
+
+def test_numbers_of_csv_may_be_missing_in_the_first_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(text_files, "_BLOCK_BYTES", 64)
+    path = _written(tmp_path / "a.csv", "x,y\n" + "NA,1\n" * 60 + "5,1\n")
+    found = _packed(path, tmp_path)[:]
+    assert found["x"].tolist() == [0] * 60 + [5]
+    assert found["x/is_missing"].tolist() == [True] * 60 + [False]
+
+
 def test_jsonl_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes(b'{"a":"\xe9"}\n')
     with pytest.raises(SourceFault, match="not UTF-8"):

@@ -124,7 +124,10 @@ class _TextFiles(ABC):
                 while len(waiting) > max_waiting:
                     table = self._result(path, row, waiting.popleft())
                     if table.num_rows:
-                        self._schema = table.schema if self._schema is None else self._schema
+                        if self._schema is None:
+                            self._schema = self._settled(path, table.schema)
+                            if self._schema != table.schema:
+                                table = self._parse(lines, self._schema)
                         yield table
                         row += table.num_rows
         finally:
@@ -165,6 +168,10 @@ class _TextFiles(ABC):
         """Return the rows of the first block of a file; `schema` has the types, if known."""
         return first
 
+    def _settled(self, path: Path, schema: Any) -> Any:
+        """Return the types of all rows, by those of the first ones."""
+        return schema
+
     @abstractmethod
     def _parse(self, block: bytes, schema: Any) -> Any:
         """Return a block as a table."""
@@ -195,6 +202,26 @@ class CsvFiles(_TextFiles):
             refuse_other_columns(path, self._names, schema.names)
         self._wanted = old_names(select(self._selection, self._names, str(path)))
         return first[end:]
+
+    def _settled(self, path: Path, schema: Any) -> Any:
+        # If a column without a value turns out to be of texts, then these were texts, such as "NA".
+        unknown = {f.name for f in schema if self._arrow.types.is_null(f.type)}
+        names, wanted, later = self._names, self._wanted, {}
+        for other in self._paths[self._paths.index(path) :]:
+            for number, block in enumerate(blocks(other, self.has_quotes) if unknown else ()):
+                lines = block if number else self._without_header(other, block, schema)
+                if lines and not lines.isspace():
+                    try:
+                        found = self._read(lines, sorted(unknown), None).schema
+                    except self._arrow.ArrowException:
+                        # Packing gets there, and says where it is.
+                        break
+                    later |= {f.name: f for f in _typed(self._arrow, found)}
+                    unknown -= later.keys()
+                if not unknown:
+                    break
+        self._names, self._wanted = names, wanted
+        return self._arrow.schema([later.get(field.name, field) for field in schema])
 
     def _parse(self, block: bytes, schema: Any) -> Any:
         table = self._read(block, self._wanted, _typed(self._arrow, schema))
