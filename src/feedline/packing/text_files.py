@@ -206,7 +206,8 @@ class CsvFiles(_TextFiles):
     def _settled(self, path: Path, schema: Any) -> Any:
         # If a column without a value turns out to be of texts, then these were texts, such as "NA".
         unknown = {f.name for f in schema if self._arrow.types.is_null(f.type)}
-        names, wanted, later = self._names, self._wanted, {}
+        names, wanted = self._names, self._wanted
+        later: dict[str, Any] = {}
         for other in self._paths[self._paths.index(path) :]:
             for number, block in enumerate(blocks(other, self.has_quotes) if unknown else ()):
                 lines = block if number else self._without_header(other, block, schema)
