@@ -115,6 +115,52 @@ def test_a_clock_may_load_the_state_that_a_skip_waits_for() -> None:
     assert found == [(3, [6, 7]), (4, [16, 17]), (5, [18, 19])]
 
 
+def received(num_batches: int) -> Any:
+    """The state of a loop that has received this many of ten batches."""
+    loader = DataLoader(Ids(20), batch_size=2)
+    loader.load_state_dict(loader.state_dict())
+    batches = iter(loader)
+    for _ in range(num_batches):
+        next(batches)
+    return loader.state_dict()
+
+
+def test_every_skip_that_waits_for_a_state_is_done_when_it_is_loaded() -> None:
+    expected = DataLoader(Ids(20), batch_size=2)
+    expected.load_state_dict(received(2))
+    waiting = DataLoader(Ids(20), batch_size=2)
+    for num_batches, after in [(1, 5), (2, 1), (1, 2)]:
+        expected.skip_batches(num_batches, after)
+        waiting.skip_batches(num_batches, after, on_load=True)
+    waiting.load_state_dict(received(2))
+    assert waiting.state_dict() == expected.state_dict()
+    assert [ids_of(batch)[0] for batch in waiting] == [4, 10, 16, 18]
+
+
+def test_a_skip_that_does_not_fit_the_loaded_state_changes_nothing_and_waits_on() -> None:
+    loader = DataLoader(Ids(20), batch_size=2)
+    batches = iter(loader)
+    next(batches)
+    loader.skip_batches(1, on_load=True)
+    loader.skip_batches(3, after=1, on_load=True)
+    before = loader.state_dict()
+    with pytest.raises(InvalidValueError, match="must be at most 0"):
+        loader.load_state_dict(received(8))
+    assert loader.state_dict() == before
+    assert ids_of(next(batches)) == [2, 3]
+    loader.load_state_dict(received(2))
+    assert [ids_of(batch)[0] for batch in loader] == [6, 14, 16, 18]
+
+
+def test_a_skip_here_leaves_the_one_that_waits_for_a_state() -> None:
+    loader = DataLoader(Ids(20), batch_size=2)
+    loader.skip_batches(4, on_load=True)
+    loader.skip_batches(1)
+    assert loader.num_batches_left() == 9
+    loader.load_state_dict(received(2))
+    assert [ids_of(batch)[0] for batch in loader] == [12, 14, 16, 18]
+
+
 def test_loaders_without_a_plan_refuse_to_skip() -> None:
     for loader in (as_loader([[1, 2], [3, 4]]), DataLoader(iterable(), batch_size=2)):
         with pytest.raises(InvalidValueError, match="has no plan, so nobody knows which samples"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Protocol, Self, TypeVar, runtime_checkable
 
@@ -120,6 +121,19 @@ class Loader(Protocol[Item]):
         """Release threads, workers and files."""
 
 
+@contextmanager
+def _unchanged_by_errors(position: Position) -> Iterator[None]:
+    """Put a position back, with its pass, if what is done with it raises an error."""
+    before, running = dict(vars(position)), position.current
+    try:
+        yield
+    except BaseException:
+        vars(position).update(before)
+        if running is not None:
+            running.is_stale = False
+        raise
+
+
 class PlannedBatch:
     """The record of a batch whose samples the plan says, looked up when it is asked for.
 
@@ -200,7 +214,7 @@ class PlannedLoader(ABC):
         #: Counts what the training loop waits for.
         self.waits = WaitCounter()
         self._is_log_begun = self._is_resumed = False
-        self._skip_on_load: tuple[int, int] | None = None
+        self._skips_on_load: list[tuple[int, int]] = []
 
     def __repr__(self) -> str:
         return loader_shown(self, self._position, self.batching, self._data_shown())
@@ -271,10 +285,15 @@ class PlannedLoader(ABC):
 
     def load_state_dict(self, state_dict: Mapping[str, Any], /) -> None:
         """Resume from a saved state; an error changes nothing."""
-        self._load_state(state_dict)
+        if self._skips_on_load:
+            with _unchanged_by_errors(self.position):
+                self._load_state(state_dict)
+                for skip in self._skips_on_load:
+                    self._load_state(self.position.state_without(*skip, self.batching))
+            self._skips_on_load = []
+        else:
+            self._load_state(state_dict)
         self._is_resumed = True
-        if self._skip_on_load is not None:
-            self.skip_batches(*self._skip_on_load)
 
     def _load_state(self, state: Mapping[str, Any]) -> None:
         self.position.load_state_dict(state)
@@ -290,15 +309,16 @@ class PlannedLoader(ABC):
             num_batches: How many batches each rank skips; all must be in the current epoch.
             after: How many batches come before these.
             on_load: Skip them when the next state is loaded, and count from there: for trainers
-                that load the state themselves.
+                that load the state themselves. Of several such calls, each counts what those
+                before it have left.
         """
         num_batches = check_integer("num_batches", num_batches, 1)
         after = check_integer("after", after, 0)
         if on_load:
-            self._skip_on_load = num_batches, after
+            self._skips_on_load.append((num_batches, after))
         else:
-            self._skip_on_load = None
-            self.load_state_dict(self.position.state_without(num_batches, after, self.batching))
+            self._load_state(self.position.state_without(num_batches, after, self.batching))
+            self._is_resumed = True
 
     def __iter__(self) -> Iterator[Any]:
         is_resumed, self._is_resumed = self._is_resumed or self.position.is_loaded, False

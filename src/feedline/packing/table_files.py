@@ -156,7 +156,7 @@ def names_of(path: Path, schema: Any) -> list[str]:
 
 def not_text(path: Path) -> SourceFault:
     return SourceFault(
-        f"{path}: the name of a column is not UTF-8; rename it, or write the file again"
+        f"{path}: a text, or the name of a column, is not UTF-8; write the file again as UTF-8"
     )
 
 

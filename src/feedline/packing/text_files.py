@@ -14,7 +14,14 @@ from typing import Any
 
 from feedline.errors import PackError
 from feedline.packing.arrow_columns import paths_in
+from feedline.packing.csv_rows import end_of_header, end_of_rows
 from feedline.packing.parts import Part
+from feedline.packing.rounding import (
+    RoundedError,
+    large_floats,
+    refuse_rounded_json,
+    refuse_rounded_texts,
+)
 from feedline.packing.rows import Batch, SourceFault, describe_files
 from feedline.packing.selection import Selection, old_names, select
 from feedline.packing.table_files import (
@@ -117,7 +124,10 @@ class _TextFiles(ABC):
                 while len(waiting) > max_waiting:
                     table = self._result(path, row, waiting.popleft())
                     if table.num_rows:
-                        self._schema = table.schema if self._schema is None else self._schema
+                        if self._schema is None:
+                            self._schema = self._settled(path, table.schema)
+                            if self._schema != table.schema:
+                                table = self._parse(lines, self._schema)
                         yield table
                         row += table.num_rows
         finally:
@@ -129,6 +139,13 @@ class _TextFiles(ABC):
             return parsing.result()
         except UnicodeDecodeError:
             raise not_text(path) from None
+        except RoundedError as error:
+            raise SourceFault(
+                f"{path}: row {row + error.row}: column {error.name!r:.80} has {error.text:.40}, "
+                "which the type of the column, float64, would round; write it with a decimal point "
+                "if it may be rounded, write the data as parquet, or exclude the column with "
+                "columns=[…]"
+            ) from None
         except self._arrow.ArrowException as error:
             first = row - self.first_row
             text, count = re.subn(
@@ -151,6 +168,10 @@ class _TextFiles(ABC):
         """Return the rows of the first block of a file; `schema` has the types, if known."""
         return first
 
+    def _settled(self, path: Path, schema: Any) -> Any:
+        """Return the types of all rows, by those of the first ones."""
+        return schema
+
     @abstractmethod
     def _parse(self, block: bytes, schema: Any) -> Any:
         """Return a block as a table."""
@@ -167,9 +188,10 @@ class CsvFiles(_TextFiles):
 
     def _without_header(self, path: Path, first: bytes, schema: Any) -> bytes:
         csv = import_arrow("pyarrow.csv")
-        line = re.match(rb'(?:"[^"]*+"|[^"\r\n])*+(?:\r\n?|\n|$)', first)
-        end = line.end() if line else len(first)
+        end = end_of_header(first)
         try:
+            if not end:
+                raise self._arrow.ArrowInvalid("a quote in it is not closed")
             header = csv.read_csv(self._arrow.BufferReader(first[:end]))
             self._names = names_of(path, header.schema)
         except self._arrow.ArrowException as error:
@@ -181,7 +203,36 @@ class CsvFiles(_TextFiles):
         self._wanted = old_names(select(self._selection, self._names, str(path)))
         return first[end:]
 
+    def _settled(self, path: Path, schema: Any) -> Any:
+        # If a column without a value turns out to be of texts, then these were texts, such as "NA".
+        unknown = {f.name for f in schema if self._arrow.types.is_null(f.type)}
+        names, wanted = self._names, self._wanted
+        later: dict[str, Any] = {}
+        for other in self._paths[self._paths.index(path) :]:
+            for number, block in enumerate(blocks(other, self.has_quotes) if unknown else ()):
+                lines = block if number else self._without_header(other, block, schema)
+                if lines and not lines.isspace():
+                    try:
+                        found = self._read(lines, sorted(unknown), None).schema
+                    except self._arrow.ArrowException:
+                        # Packing gets there, and says where it is.
+                        break
+                    later |= {f.name: f for f in _typed(self._arrow, found)}
+                    unknown -= later.keys()
+                if not unknown:
+                    break
+        self._names, self._wanted = names, wanted
+        return self._arrow.schema([later.get(field.name, field) for field in schema])
+
     def _parse(self, block: bytes, schema: Any) -> Any:
+        table = self._read(block, self._wanted, _typed(self._arrow, schema))
+        if doubtful := large_floats(table):
+            # As texts they tell what was written.
+            texts = self._arrow.schema([(name, self._arrow.string()) for name in doubtful])
+            refuse_rounded_texts(table, self._read(block, doubtful, texts))
+        return table
+
+    def _read(self, block: bytes, names: list[str], types: Any) -> Any:
         csv = import_arrow("pyarrow.csv")
         return csv.read_csv(
             self._arrow.BufferReader(block),
@@ -190,8 +241,8 @@ class CsvFiles(_TextFiles):
             ),
             parse_options=csv.ParseOptions(newlines_in_values=True),
             convert_options=csv.ConvertOptions(
-                include_columns=self._wanted,
-                column_types=_typed(self._arrow, schema),
+                include_columns=names,
+                column_types=types,
                 # In a column of texts these are texts.
                 null_values=_NO_VALUE,
             ),
@@ -205,6 +256,9 @@ class JsonlFiles(_TextFiles):
 
     def _parse(self, block: bytes, schema: Any) -> Any:
         json = import_arrow("pyarrow.json")
+        if not block.isascii():
+            # pyarrow takes any bytes as a text.
+            block.decode()
         options, known = None, schema
         if schema is not None:
             names = schema.names
@@ -223,6 +277,12 @@ class JsonlFiles(_TextFiles):
             read_options=json.ReadOptions(use_threads=False, block_size=len(block) + 1),
             parse_options=options,
         )
+        doubtful = large_floats(table)
+        if self._selection is not None:
+            wanted = old_names(self._selection)
+            doubtful = [p for p in doubtful if any(f"{p}/".startswith(f"{w}/") for w in wanted)]
+        if doubtful:
+            refuse_rounded_json(table.schema, doubtful, block)
         for field in known or ():
             if field.name not in table.schema.names:
                 table = table.append_column(field, self._arrow.nulls(len(table), field.type))
@@ -249,10 +309,8 @@ def blocks(path: Path, has_quotes: bool, begin: int = 0, end: int | None = None)
         file.seek(begin)
         while data := file.read(_BLOCK_BYTES - file.tell() % _BLOCK_BYTES):
             data = rest + data if rest else data
-            size = data.rfind(b"\n") + 1
-            # A line does not end inside quotes; blocks begin outside quotes.
-            while has_quotes and size and data.count(b'"', 0, size) % 2:
-                size = data.rfind(b"\n", 0, size - 1) + 1
+            # Blocks begin outside quotes.
+            size = end_of_rows(data) if has_quotes else data.rfind(b"\n") + 1
             if size:
                 yield data[:size]
             rest, place = data[size:], place + size

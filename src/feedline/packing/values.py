@@ -10,7 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.errors import FeedlineError
+from feedline.packing.arrow_columns import to_columns
 from feedline.packing.rows import Flat, SourceFault, Values, as_column, lists_of
+from feedline.store.extras import import_arrow
 from feedline.store.lists import Lists, ListSource
 
 _BYTES = (bytes, bytearray, memoryview)
@@ -36,6 +38,8 @@ def column_from(where: str, name: str, values: Any) -> Flat:
         return column_of_items(where, 0, name, values)
     if isinstance(values, np.ma.MaskedArray):
         return _masked(where, name, values)
+    if (nullable := _with_nulls(values)) is not None:
+        return to_columns(where, 0, name, nullable)
     array = as_array(where, name, values)
     if array.ndim == 0:
         raise SourceFault(
@@ -80,7 +84,7 @@ def column_of_items(where: str, row: int, name: str, items: Sequence[Any]) -> Fl
 def as_array(where: str, name: str, values: Any) -> NDArray[Any]:
     """Return values as an array, or raise."""
     try:
-        return np.asarray(values)
+        array = np.asarray(values)
     except TypeError as error:
         raise SourceFault(
             f"{where}: column {name!r:.80} has no numpy type ({error!s:.200}); convert it, such as "
@@ -91,6 +95,32 @@ def as_array(where: str, name: str, values: Any) -> NDArray[Any]:
             f"{where}: column {name!r:.80} is not an array of one shape ({error!s:.200}); pad or "
             "cut its inner lists to one length"
         ) from None
+    if isinstance(values, list | tuple) and array.dtype.kind == "f":
+        _refuse_rounded(where, name, values, array)
+    return array
+
+
+def _refuse_rounded(where: str, name: str, values: Any, array: NDArray[Any]) -> None:
+    """Refuse integers that numpy made floats of, because they are beside floats, or too large."""
+    for place in np.argwhere(np.abs(array) >= 2.0**53).tolist():
+        value = values
+        for number in place:
+            value = value[number]
+        if isinstance(value, int | np.integer) and int(value) != float(array[tuple(place)]):
+            raise SourceFault(
+                f"{where}: column {name!r:.80} has {value!s:.40}, which the type of the column, "
+                f"{array.dtype.name}, would round; convert it, for example with "
+                "numpy.asarray(values, dtype)"
+            )
+
+
+def _with_nulls(values: Any) -> Any:
+    """Return an array of pyarrow or pandas with missing values, which numpy would make NaN."""
+    inner = getattr(values, "array", values)
+    if hasattr(inner, "__arrow_array__"):
+        return import_arrow().array(inner) if values.isna().any() else None
+    is_arrow = type(values).__module__.split(".")[0] == "pyarrow"
+    return values if is_arrow and getattr(values, "null_count", False) else None
 
 
 def _are_plain(values: Sequence[Any]) -> bool:

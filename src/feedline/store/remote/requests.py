@@ -34,6 +34,8 @@ _ENDPOINTS = ("endpoint", "endpoint_url", "aws_endpoint", "aws_endpoint_url", "a
 _STALL = "20s"
 # What is written to a file at once.
 _PIECE_BYTES = 2**18
+# What stands in for the ETag of a server that gives none; a true one is quoted.
+_MODIFIED = "modified "
 
 
 class TransientError(RemoteError):
@@ -50,7 +52,8 @@ class Head:
 
     Args:
         num_bytes: Its size.
-        etag: A text that changes with its content; None if the server gives none.
+        etag: A text that changes with its content: the ETag, or else when the object was modified;
+            None if the server says neither.
     """
 
     num_bytes: int
@@ -113,7 +116,7 @@ class Requests:
     def _pieces(self, url: Url, start: int, end: int, etag: str | None) -> Iterator[memoryview]:
         """Yield some bytes of an object as they arrive, or raise if it is another one."""
         options: dict[str, Any] = {"range": (start, end)}
-        if etag is not None and not etag.startswith("W/"):
+        if etag is not None and not etag.startswith(("W/", _MODIFIED)):
             options["if_match"] = etag
         with _explained(url):
             try:
@@ -123,7 +126,7 @@ class Requests:
                     raise
                 # A server that always sends all of it.
                 found = self._client(url).get(url.key)
-            if etag is not None and found.meta.get("e_tag") not in (None, etag):
+            if etag is not None and _is_other(found.meta, etag):
                 raise changed(url)
             place, num_left = found.range[0], end - start
             for received in found.stream(min_chunk_size=_PIECE_BYTES):
@@ -254,8 +257,8 @@ def explain(url: Url, error: Exception) -> FeedlineError:
 def changed(url: Url) -> DamagedDataError:
     """Return the error for an object that is not the one that was opened."""
     return DamagedDataError(
-        f"{url}: has changed since it was opened (another ETag); open the data again, and start a "
-        "new run"
+        f"{url}: has changed since it was opened (another ETag or date); open the data again, and "
+        "start a new run"
     )
 
 
@@ -272,7 +275,20 @@ def _check_length(url: Url, found: int, expected: int) -> None:
 
 
 def _head(meta: Mapping[str, Any]) -> Head:
-    return Head(int(meta["size"]), meta.get("e_tag"))
+    return Head(int(meta["size"]), meta.get("e_tag") or _modified(meta))
+
+
+def _modified(meta: Mapping[str, Any]) -> str | None:
+    """Return when an object was modified, in place of its ETag; None if the server does not say."""
+    seconds = meta["last_modified"].timestamp()
+    # obstore takes 1970 for what it is not told.
+    return f"{_MODIFIED}{seconds:.0f}" if seconds else None
+
+
+def _is_other(meta: Mapping[str, Any], etag: str) -> bool:
+    # A server may leave out either in the answer to a part, so like is compared with like.
+    found = _modified(meta) if etag.startswith(_MODIFIED) else meta.get("e_tag")
+    return found not in (None, etag)
 
 
 def _short(error: Exception) -> str:
