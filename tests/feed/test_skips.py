@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from feedline.feed import Alone, Position, as_loader
 from feedline.plan import Mixture, SamplePlan, Sequential
 from feedline.steps import StepScheduler
 from feedline.store import pack
-from feedline.torch import DataLoader, FolderConfig, LazyFolderDataset
+from feedline.torch import DataLoader, FolderConfig, LazyFolderDataset, to_device
 from loader_data import Ids
 from thread_peers import ThreadPeers, on_ranks
 
@@ -157,6 +158,29 @@ def test_a_skip_here_leaves_the_one_that_waits_for_a_state() -> None:
     loader.skip_batches(4, on_load=True)
     loader.skip_batches(1)
     assert loader.num_batches_left() == 9
+    loader.load_state_dict(received(2))
+    assert [ids_of(batch)[0] for batch in loader] == [12, 14, 16, 18]
+
+
+def test_a_skip_waits_for_a_saved_state_where_batches_were_copied_ahead() -> None:
+    loader = to_device(DataLoader(Ids(20), batch_size=2), "cpu")
+    batches = iter(loader)
+    assert [ids_of(next(batches)) for _ in range(2)] == [[0, 1], [2, 3]]
+    loader.skip_batches(4, on_load=True)
+    loader.skip_batches(1)
+    assert loader.num_batches_left() == 7
+    assert copy.deepcopy(loader).num_batches_left() == 7
+    loader.load_state_dict(received(2))
+    assert [ids_of(batch)[0] for batch in loader] == [12, 14, 16, 18]
+
+
+def test_a_skip_waits_for_a_saved_state_while_a_clock_continues_its_epoch() -> None:
+    loader = DataLoader(Ids(20), batch_size=2)
+    with StepScheduler(dataloader=loader, num_epochs=1, peers=Alone()) as clock:
+        found = [ids_of(batches[0])[0] for _, batches in zip(range(2), clock, strict=False)]
+        loader.skip_batches(4, on_load=True)
+        found += [ids_of(batches[0])[0] for batches in clock]
+    assert found == list(range(0, 20, 2))
     loader.load_state_dict(received(2))
     assert [ids_of(batch)[0] for batch in loader] == [12, 14, 16, 18]
 

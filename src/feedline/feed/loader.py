@@ -134,6 +134,13 @@ def _unchanged_by_errors(position: Position) -> Iterator[None]:
         raise
 
 
+def return_to(loader: Loader[Any], state_dict: Mapping[str, Any]) -> None:
+    """Let a loader go to a state of its own run, which is no resume from a saved one."""
+    # Only loaders with a plan can have skips that wait for a saved state.
+    go = getattr(loader, "return_to", loader.load_state_dict)
+    go(state_dict)
+
+
 class PlannedBatch:
     """The record of a batch whose samples the plan says, looked up when it is asked for.
 
@@ -285,14 +292,19 @@ class PlannedLoader(ABC):
 
     def load_state_dict(self, state_dict: Mapping[str, Any], /) -> None:
         """Resume from a saved state; an error changes nothing."""
-        if self._skips_on_load:
-            with _unchanged_by_errors(self.position):
-                self._load_state(state_dict)
-                for skip in self._skips_on_load:
-                    self._load_state(self.position.state_without(*skip, self.batching))
-            self._skips_on_load = []
-        else:
+        if not self._skips_on_load:
+            self.return_to(state_dict)
+            return
+        with _unchanged_by_errors(self.position):
             self._load_state(state_dict)
+            for skip in self._skips_on_load:
+                self._load_state(self.position.state_without(*skip, self.batching))
+        self._skips_on_load = []
+        self._is_resumed = True
+
+    def return_to(self, state_dict: Mapping[str, Any], /) -> None:
+        """Go to a state of this run; skips that wait for a saved one continue to wait."""
+        self._load_state(state_dict)
         self._is_resumed = True
 
     def _load_state(self, state: Mapping[str, Any]) -> None:
@@ -317,8 +329,7 @@ class PlannedLoader(ABC):
         if on_load:
             self._skips_on_load.append((num_batches, after))
         else:
-            self._load_state(self.position.state_without(num_batches, after, self.batching))
-            self._is_resumed = True
+            self.return_to(self.position.state_without(num_batches, after, self.batching))
 
     def __iter__(self) -> Iterator[Any]:
         is_resumed, self._is_resumed = self._is_resumed or self.position.is_loaded, False

@@ -36,6 +36,7 @@ class LoaderWrapper:
     state_dict = asked_of("loader", "state_dict", Loader.state_dict.__doc__)
     state_before = asked_of("loader", "state_before", Loader.state_before.__doc__)
     load_state_dict = asked_of("loader", "load_state_dict", Loader.load_state_dict.__doc__)
+    return_to = asked_of("loader", "return_to", "Go to a state of this run.")
     skip_batches = asked_of("loader", "skip_batches", Loader.skip_batches.__doc__)
     close = asked_of("loader", "close", Loader.close.__doc__)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from feedline.errors import InvalidValueError, PlanMismatchError
 from feedline.feed import Delivered, ForeignLoader, IterableLoader, Loader
+from feedline.feed.loader import return_to
 from feedline.feed.waits import waits_of
 from feedline.steps.limits import StepSizes
 from feedline.steps.run_state import RunState
@@ -91,7 +92,7 @@ class DataWalk:
         assert loader is not None
         if self._is_begun:
             # By itself the loader would start over.
-            loader.load_state_dict(loader.state_before(self._num_unused))
+            return_to(loader, loader.state_before(self._num_unused))
             self._num_before += self._num_used
         elif loader.delivered is not None:
             self._send_loader_away()

@@ -87,5 +87,7 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+    # A rank that has ended already cannot be connected to.
+    torch.distributed.barrier()
     # At exit, the threads of the group may end the process.
     torch.distributed.destroy_process_group()

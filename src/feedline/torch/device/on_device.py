@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from feedline.feed import Delivered, LoaderWrapper, PlannedLoader, as_loader
+from feedline.feed.loader import return_to
 from feedline.torch.device.link import Link
 from feedline.torch.device.moving import MovedAhead
 
@@ -100,6 +101,11 @@ class OnDevice(LoaderWrapper):
         self.loader.load_state_dict(state_dict)
         self._running = None
 
+    def return_to(self, state_dict: Mapping[str, Any], /) -> None:
+        """Go to a state of this run; skips that wait for a saved one continue to wait."""
+        return_to(self.loader, state_dict)
+        self._running = None
+
     def skip_batches(self, num_batches: int, after: int = 0, *, on_load: bool = False) -> None:
         """Skip batches that follow, on every rank alike; the state contains the skip.
 
@@ -110,7 +116,7 @@ class OnDevice(LoaderWrapper):
         """
         if not on_load and self._num_waiting:
             # The loader has delivered these, and the training loop has not received them.
-            self.load_state_dict(self.state_dict())
+            self.return_to(self.state_dict())
         self.loader.skip_batches(num_batches, after, on_load=on_load)
         if not on_load:
             self._running = None
@@ -135,4 +141,4 @@ class OnDevice(LoaderWrapper):
     def __setstate__(self, state: dict[str, Any]) -> None:
         OnDevice.__init__(self, state["loader"], state["device"])
         if state["place"] is not None:
-            self.loader.load_state_dict(state["place"])
+            return_to(self.loader, state["place"])
