@@ -32,11 +32,13 @@ from feedline.feed import LoaderWrapper, PlannedLoader
 from feedline.trainers.lightning_loops import (
     align,
     begin_epoch,
+    check_between_steps,
     has_ours,
     is_closed,
     is_ours,
     limited,
     num_left,
+    resume_epoch,
     set_length,
     state_of,
     stateful,
@@ -54,6 +56,8 @@ PRIVATE = {
     "trainer.fit_loop.epoch_loop.batch_progress": ("current", "total", "is_last_batch"),
     "trainer": ("limit_train_batches", "val_check_interval"),
 }
+#: In checkpoints whose states of loaders count the batches that the model was trained on.
+COUNTED = "feedline_counted"
 
 
 class FeedlineCallback(Callback):
@@ -98,6 +102,7 @@ class FeedlineCallback(Callback):
             # Another callback saves before the states of the last checkpoint are loaded.
             states = self._saved.states
         checkpoint["loops"]["fit_loop"]["state_dict"]["combined_loader"] = states
+        checkpoint[COUNTED] = True
 
     def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         """Take the states of loaders, and let Lightning count epochs as the loader does."""
@@ -110,6 +115,8 @@ class FeedlineCallback(Callback):
             done = loops["epoch_loop.batch_progress"]["current"]["processed"]
             self._saved = _Saved([], 0 if is_closed(loops) else done)
             return
+        if not checkpoint.get(COUNTED):
+            check_between_steps(loops)
         del loops["state_dict"]["combined_loader"]
         counts_batches = hasattr(trainer.fit_loop, "update_restart_stage")
         self._saved = _Saved(states, align(loops, states, counts_batches))
@@ -137,11 +144,10 @@ class FeedlineCallback(Callback):
         left = num_left(trainer, saved.num_done)
         if saved.num_done and left:
             self._num_before, self._is_resumed = saved.num_done, True
-            # One that Lightning has begun again in this epoch starts over: Lightning will tell it.
-            tell_epoch(fit_loop, loaders)
+            resume_epoch(fit_loop, loaders)
         else:
             begin_epoch(fit_loop, loaders, skips=bool(saved.num_done))
-        iter(fetcher)
+            iter(fetcher)
         if self._is_resumed and left < math.inf:
             fetcher.length = saved.num_done + left
             set_length(trainer, fetcher.length)

@@ -9,7 +9,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from feedline.errors import PlanMismatchError
 from feedline.feed import IterableLoader, LoaderWrapper, PlannedLoader
+from feedline.feed.loader import return_to
 from feedline.torch.in_lightning import place_in
 
 _COUNTS = ("ready", "started", "processed", "completed")
@@ -35,6 +37,18 @@ def is_closed(loops: dict[str, Any]) -> bool:
     """Whether Lightning has saved between two epochs."""
     counts = loops["epoch_progress"]["current"]
     return bool(counts["ready"] == counts["processed"])
+
+
+def check_between_steps(loops: dict[str, Any]) -> None:
+    """Raise if Lightning alone has saved within a step, with a batch that may be untrained."""
+    counts = loops["epoch_loop.batch_progress"]["current"]
+    if counts["ready"] != counts["processed"]:
+        raise PlanMismatchError(
+            f"the checkpoint was saved within the step of batch {counts['processed']}, by a run "
+            "without FeedlineCallback, so that batch would be lost; use a checkpoint from between "
+            "two steps, and add the callback to every run",
+            {"num_batches": (counts["ready"], counts["processed"])},
+        )
 
 
 def _is_of_ours(state: Any) -> bool:
@@ -71,7 +85,8 @@ def align(loops: dict[str, Any], states: list[Any], counts_batches: bool) -> int
     epochs, batches = loops["epoch_progress"], loops["epoch_loop.batch_progress"]
     num_done, epoch = batches["current"]["processed"], epochs["current"]["processed"]
     places = [place_in(one) for one in map(_of_first_rank, states) if _is_of_ours(one)]
-    is_last = batches["is_last_batch"]
+    # The last batch may have been fetched, and not trained on.
+    is_last = batches["is_last_batch"] and batches["current"]["ready"] == num_done
     if len(places) == 1:
         place = places[0]
         has_ended = place.has_ended or (place.has_begun and is_last)
@@ -113,6 +128,30 @@ def tell_epoch(fit_loop: Any, loaders: list[Any]) -> None:
         loader.set_epoch(fit_loop.epoch_progress.current.processed)
 
 
+def has_ended(loader: Any) -> bool:
+    """Whether a loader of ours has nothing left of its epoch."""
+    return is_ours(loader) and bool(loader.next_epoch != loader.epoch)
+
+
+def resume_epoch(fit_loop: Any, loaders: list[Any]) -> None:
+    """Let Lightning go on with an epoch that some of its loaders may have ended before others."""
+    ended = {id(one): one.state_dict() for one in loaders if has_ended(one)}
+    combined = fit_loop._combined_loader
+    if combined._mode == "max_size_cycle":
+        for loader in loaders:
+            if id(loader) in ended:
+                loader.set_epoch(loader.next_epoch)
+        ended = {}
+    # One that Lightning has begun again in this epoch starts over: Lightning will tell it.
+    tell_epoch(fit_loop, loaders)
+    iter(fit_loop._data_fetcher)
+    for number, loader in enumerate(combined.flattened):
+        if id(loader) in ended:
+            # It gives nothing more until the next epoch, and its state says so.
+            combined._iterator.iterators[number] = iter(())
+            return_to(loader, ended[id(loader)])
+
+
 def num_left(trainer: Any, num_done: int) -> float:
     """Return the number of batches that are left of this epoch, after those that are done."""
     combined, limit = trainer.fit_loop._combined_loader, trainer.limit_train_batches
@@ -127,7 +166,7 @@ def _left_of(loader: Any, limit: float, num_done: int) -> float:
     length = _length(loader)
     left = length - num_done
     if is_ours(loader) and length < math.inf:
-        left = loader.num_batches_left()
+        left = 0 if num_done and has_ended(loader) else loader.num_batches_left()
     if isinstance(limit, int):
         return max(min(left, limit - num_done), 0)
     # A fraction of the epoch, as it is with these ranks.

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from typing import Any
 
 import torch
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer
 from torch.utils.data import IterableDataset
 
-from feedline.trainers.lightning import log_mean
+from feedline.torch import DataLoader
+from feedline.trainers.lightning import FeedlineCallback, log_mean
 
 logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
 
@@ -86,3 +88,55 @@ def quiet_trainer(callbacks: Any = (), **options: Any) -> Trainer:
         **{"num_sanity_val_steps": 0},
     }
     return Trainer(callbacks=list(callbacks), **{**defaults, **options})
+
+
+IDS = torch.arange(NUM_SAMPLES)
+EVERY = list(range(NUM_SAMPLES))
+#: Batch sizes with which a run of batches of 8 resumes.
+SIZES = (3, 8, 16)
+
+
+def loader_of(batch_size: int = 8, **options: Any) -> DataLoader[Any]:
+    return DataLoader(IDS, batch_size=batch_size, shuffle=True, seed=4, **options)
+
+
+def fit(
+    loader: Any, *callbacks: Callback, ckpt: Path | None = None, model: Any = None, **options: Any
+) -> tuple[Model, Trainer]:
+    """Train with the callback; by default for two epochs."""
+    model = Model() if model is None else model
+    options = {"max_epochs": 2, **options}
+    trainer = quiet_trainer([*callbacks, FeedlineCallback()], **options)
+    trainer.fit(model, loader, ckpt_path=ckpt)
+    return model, trainer
+
+
+class SaveAfter(Callback):
+    """Saves a checkpoint after a number of batches, and stops."""
+
+    def __init__(self, path: Path, num_batches: int) -> None:
+        self.path = path
+        self.num_batches = num_batches
+
+    def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
+        self.num_batches -= 1
+        if not self.num_batches:
+            trainer.save_checkpoint(self.path)
+            trainer.should_stop = True
+
+
+def assert_exact(first: Model, second: Model, num_epochs: int = 2) -> None:
+    """Every sample once in each epoch, and no epoch more."""
+    for epoch in range(num_epochs):
+        assert sorted(first.ids(epoch) + second.ids(epoch)) == EVERY, f"epoch {epoch}"
+    assert set(first.trained) | set(second.trained) == set(range(num_epochs))
+
+
+class SaveOnError(Callback):
+    """Saves a checkpoint when training fails."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def on_exception(self, trainer: Trainer, *_: Any) -> None:
+        trainer.save_checkpoint(self.path)

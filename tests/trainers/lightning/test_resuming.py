@@ -9,60 +9,28 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import lightning
 import pytest
 import torch
-from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.utilities import CombinedLoader
-from lightning_models import NUM_SAMPLES, Count, Model, quiet_trainer
+from lightning_models import (
+    EVERY,
+    IDS,
+    NUM_SAMPLES,
+    SIZES,
+    Count,
+    Model,
+    SaveAfter,
+    SaveOnError,
+    assert_exact,
+    fit,
+    loader_of,
+    quiet_trainer,
+)
 from torch.utils.data import DataLoader as TorchLoader
 
-from feedline.errors import InvalidValueError, PlanMismatchError
 from feedline.torch import DataLoader, to_device
-from feedline.trainers import lightning as ours
-from feedline.trainers.lightning import FeedlineCallback, check_private
-
-IDS = torch.arange(NUM_SAMPLES)
-EVERY = list(range(NUM_SAMPLES))
-#: Batch sizes with which a run of batches of 8 resumes.
-SIZES = (3, 8, 16)
-
-
-def loader_of(batch_size: int = 8, **options: Any) -> DataLoader[Any]:
-    return DataLoader(IDS, batch_size=batch_size, shuffle=True, seed=4, **options)
-
-
-def fit(
-    loader: Any, *callbacks: Callback, ckpt: Path | None = None, model: Any = None, **options: Any
-) -> tuple[Model, Trainer]:
-    """Train with the callback; by default for two epochs."""
-    model = Model() if model is None else model
-    options = {"max_epochs": 2, **options}
-    trainer = quiet_trainer([*callbacks, FeedlineCallback()], **options)
-    trainer.fit(model, loader, ckpt_path=ckpt)
-    return model, trainer
-
-
-class SaveAfter(Callback):
-    """Saves a checkpoint after a number of batches, and stops."""
-
-    def __init__(self, path: Path, num_batches: int) -> None:
-        self.path = path
-        self.num_batches = num_batches
-
-    def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
-        self.num_batches -= 1
-        if not self.num_batches:
-            trainer.save_checkpoint(self.path)
-            trainer.should_stop = True
-
-
-def assert_exact(first: Model, second: Model, num_epochs: int = 2) -> None:
-    """Every sample once in each epoch, and no epoch more."""
-    for epoch in range(num_epochs):
-        assert sorted(first.ids(epoch) + second.ids(epoch)) == EVERY, f"epoch {epoch}"
-    assert set(first.trained) | set(second.trained) == set(range(num_epochs))
+from feedline.trainers.lightning import FeedlineCallback
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -82,20 +50,16 @@ def test_max_steps_in_mid_epoch_does_not_end_the_epoch(tmp_path: Path, size: int
     assert_exact(first, fit(loader_of(size), ckpt=path)[0])
 
 
+@pytest.mark.parametrize("num_trained", [5, 11])
 @pytest.mark.parametrize("size", SIZES)
 def test_the_checkpoint_of_an_error_begins_with_the_batch_that_failed(
-    tmp_path: Path, size: int
+    tmp_path: Path, size: int, num_trained: int
 ) -> None:
     path = tmp_path / "a.ckpt"
-
-    class SaveOnError(Callback):
-        def on_exception(self, trainer: Trainer, *_: Any) -> None:
-            trainer.save_checkpoint(path)
-
-    first = Model(fails_at=5)
+    first = Model(fails_at=num_trained)
     with pytest.raises(ArithmeticError):
-        fit(loader_of(), SaveOnError(), model=first)
-    assert len(first.ids(0)) == 40
+        fit(loader_of(), SaveOnError(path), model=first)
+    assert len(first.ids(0)) == 8 * num_trained
     assert_exact(first, fit(loader_of(size), ckpt=path)[0])
 
 
@@ -166,6 +130,16 @@ def test_a_rest_without_a_batch_ends_its_epoch(tmp_path: Path) -> None:
     assert sorted(second.ids(1)) == EVERY
     fit(loader_of(drop_last=True), SaveAfter(path, 23))
     assert not fit(loader_of(32, drop_last=True), ckpt=path)[0].trained
+
+
+def test_a_skip_of_all_that_is_left_ends_the_epoch(tmp_path: Path) -> None:
+    path = tmp_path / "a.ckpt"
+    fit(loader_of(), SaveAfter(path, 10))
+    loader = loader_of()
+    loader.skip_batches(2, on_load=True)
+    second, _ = fit(loader, ckpt=path)
+    assert set(second.trained) == {1}
+    assert sorted(second.ids(1)) == EVERY
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -243,6 +217,29 @@ def test_the_loader_that_ends_the_epoch_is_exact(tmp_path: Path, mode: Any) -> N
     assert_exact(first, fit(loaders(4), model=Pairs(), ckpt=path)[0])
 
 
+@pytest.mark.parametrize("mode", ["max_size_cycle", "max_size"])
+@pytest.mark.parametrize("num_batches", [3, 8])
+def test_a_loader_that_has_ended_before_the_others_does_not_end_the_run(
+    tmp_path: Path, mode: Any, num_batches: int
+) -> None:
+    class Others(Model):
+        def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+            self.seen += [] if batch[1] is None else batch[1].tolist()
+            return super().training_step(batch[0], batch_idx)
+
+    def loaders() -> CombinedLoader:
+        return CombinedLoader([loader_of(), DataLoader(torch.arange(24), batch_size=8)], mode)
+
+    paths = [tmp_path / "a.ckpt", tmp_path / "b.ckpt"]
+    first, _ = fit(loaders(), SaveAfter(paths[0], num_batches), model=Others())
+    second, _ = fit(loaders(), SaveAfter(paths[1], 1), model=Others(), ckpt=paths[0])
+    third, _ = fit(loaders(), model=Others(), ckpt=paths[1])
+    first.trained = {0: first.trained[0] + second.trained[0]}
+    assert_exact(first, third)
+    if mode == "max_size":
+        assert sorted(first.seen + second.seen + third.seen) == sorted([*range(24)] * 2)
+
+
 @pytest.mark.parametrize("is_saved_later", [False, True])
 def test_what_lightning_fetches_ahead_of_an_iterable_is_not_lost(
     tmp_path: Path, is_saved_later: bool
@@ -252,65 +249,6 @@ def test_what_lightning_fetches_ahead_of_an_iterable_is_not_lost(
     if is_saved_later:
         trainer.save_checkpoint(path)
     assert_exact(first, fit(DataLoader(Count(), batch_size=8), ckpt=path)[0])
-
-
-def test_without_the_callback_a_resume_in_mid_epoch_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "a.ckpt"
-    quiet_trainer([SaveAfter(path, 10)], max_epochs=2).fit(Model(), loader_of())
-    with pytest.raises(InvalidValueError, match="FeedlineCallback"):
-        quiet_trainer(max_epochs=2).fit(Model(), loader_of(), ckpt_path=path)
-    # The checkpoint itself is sound.
-    second, _ = fit(loader_of(16), ckpt=path)
-    assert len(second.ids(0)) == 16
-
-
-@pytest.mark.parametrize("num_batches", [12, 24])
-def test_without_the_callback_the_end_of_an_epoch_is_exact_or_refused(
-    tmp_path: Path, num_batches: int
-) -> None:
-    path = tmp_path / "a.ckpt"
-    for is_saved_later in (False, True):
-        stop = SaveAfter(path, num_batches)
-        trainer = quiet_trainer([stop], max_epochs=3)
-        trainer.fit(Model(), loader_of())
-        if is_saved_later:
-            trainer.save_checkpoint(path)
-        model = Model()
-        try:
-            quiet_trainer(max_epochs=3).fit(model, loader_of(16), ckpt_path=path)
-        except InvalidValueError:
-            assert not model.trained
-        else:
-            assert set(model.trained) == set(range(num_batches // 12, 3))
-            assert all(sorted(model.ids(epoch)) == EVERY for epoch in model.trained)
-
-
-def test_a_checkpoint_of_another_loader_is_refused_in_mid_epoch(tmp_path: Path) -> None:
-    path = tmp_path / "a.ckpt"
-    fit(TorchLoader(IDS, batch_size=8), SaveAfter(path, 10))
-    with pytest.raises(PlanMismatchError, match="10 batches of an epoch without the state"):
-        fit(loader_of(), ckpt=path)
-    fit(TorchLoader(IDS, batch_size=8), max_epochs=1)[1].save_checkpoint(path)
-    second, _ = fit(loader_of(), ckpt=path)
-    assert set(second.trained) == {1}
-    assert sorted(second.ids(1)) == EVERY
-
-
-def test_a_checkpoint_of_other_data_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "a.ckpt"
-    fit(loader_of(), SaveAfter(path, 10))
-    with pytest.raises(PlanMismatchError, match="seed"):
-        fit(DataLoader(IDS, batch_size=8, shuffle=True, seed=5), ckpt=path)
-
-
-def test_a_training_step_that_takes_batches_itself_is_refused() -> None:
-    class Takes(Model):
-        def training_step(self, dataloader_iter: Any) -> torch.Tensor:  # type: ignore[override]
-            batch, _, _ = next(dataloader_iter)
-            return self.layer(batch[:, None].float()).mean()
-
-    with pytest.raises(InvalidValueError, match="dataloader_iter"):
-        fit(loader_of(), model=Takes())
 
 
 class Foreign:
@@ -342,20 +280,3 @@ def test_loaders_of_others_train_and_resume_as_ever(tmp_path: Path) -> None:
     first, _ = fit(Foreign(), SaveAfter(path, 10))
     second, _ = fit(Foreign(), ckpt=path)
     assert first.ids(0) + second.ids(0) == EVERY
-
-
-def test_private_names_of_lightning_are_there() -> None:
-    model, trainer = fit(loader_of(), max_epochs=1)
-    check_private(trainer)
-    names = ("limits", "flattened", "_mode")
-    combined = trainer.fit_loop._combined_loader
-    missing = [name for name in names if not hasattr(combined, name)]
-    missing += [name for name in ("val_check_batch",) if not hasattr(trainer, name)]
-    assert not missing, f"lightning {lightning.__version__} has no {missing}"
-    assert sorted(model.ids(0)) == EVERY
-
-
-def test_a_release_without_them_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(ours.PRIVATE, "trainer.fit_loop", ("_no_such_name",))
-    with pytest.raises(InvalidValueError, match=f"lightning {lightning.__version__} has no "):
-        fit(loader_of())
