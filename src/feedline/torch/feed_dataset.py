@@ -36,6 +36,7 @@ from feedline.store.protocol import check_store
 from feedline.torch import stateful_loader
 from feedline.torch.device.feeder import Feeder
 from feedline.torch.device.slabs import Arrival
+from feedline.torch.in_accelerate import check_undivided
 from feedline.torch.lists import (
     FORMS,
     column_as_tensor,
@@ -197,6 +198,7 @@ class FeedDataset(IterableDataset[Item]):
 
     def __iter__(self) -> Iterator[Item]:
         stateful_loader.check_batches_of_dataset()
+        check_undivided(self, self.batches.num_replicas)
         worker = get_worker_info()
         if worker is None:
             (announced, feeder), self._announced = self._announced, (None, None)

@@ -15,6 +15,7 @@ from feedline.feed.passes import SINGLE
 from feedline.feed.shown import loader_shown, samples_shown
 from feedline.plan import Block, Plan
 from feedline.torch import stateful_loader
+from feedline.torch.in_accelerate import check_undivided
 
 Item = TypeVar("Item")
 
@@ -99,6 +100,7 @@ class PlanSampler(DistributedSampler[Item]):
 
     def __iter__(self) -> Iterator[Item]:
         stateful_loader.check_pass(self)
+        check_undivided(self, self.num_replicas)
         # A chain takes entries out of lists without running any Python for each.
         return chain.from_iterable(self._handed_out())
 

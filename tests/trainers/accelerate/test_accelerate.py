@@ -16,11 +16,15 @@ import pytest
 import torch
 from accelerate import Accelerator, DataLoaderConfiguration, skip_first_batches
 from accelerate import checkpointing as their_checkpoints
+from accelerate.data_loader import prepare_data_loader
 from accelerate.state import AcceleratorState, GradientState
+from torch.utils.data import DataLoader as TorchLoader
 
 import feedline
 from feedline.errors import FeedlineError, InvalidValueError, MissingDataError
-from feedline.torch import DataLoader, StepScheduler
+from feedline.plan import SamplePlan, Sequential
+from feedline.torch import BatchPlanSampler, DataLoader, SampleSampler, StepScheduler
+from feedline.torch.in_accelerate import DIVIDERS
 from feedline.trainers.accelerate import PaddingGathered, Placed, gather_for_metrics
 from forked import forked_ranks
 from iterable_data import Counting
@@ -86,6 +90,9 @@ def test_what_we_rely_on_is_there() -> None:
         and hasattr(GradientState, "_remove_dataloader"),
         "an accelerator has its loaders and step": {"_dataloaders", "step"}
         <= vars(an_accelerator()).keys(),
+        "it divides batches in classes of these names": all(
+            hasattr(accelerate.data_loader, name) for name in DIVIDERS
+        ),
         "it has a hook before load_state": hasattr(Accelerator, "register_load_state_pre_hook"),
     }
     missing = [name for name, is_there in there.items() if not is_there]
@@ -148,6 +155,37 @@ def test_skipping_batches_is_refused(module: Any, data: str, tmp_path: Path) -> 
     skip = accelerator.skip_first_batches if module is None else skip_first_batches
     with pytest.raises(InvalidValueError, match="load_state"):
         skip(loader, 2)
+
+
+@pytest.mark.parametrize("kind", ["samples", "batches", "dataset"])
+def test_samples_that_are_divided_already_are_not_divided_again(kind: str, tmp_path: Path) -> None:
+    """By accelerate, in torch's own loader."""
+    feedline.pack({"x": np.arange(20)}, tmp_path / "data")
+    an_accelerator()
+
+    def prepared(num_replicas: int) -> Any:
+        ranks = {"num_replicas": num_replicas, "rank": 0}
+        ids, plan = torch.arange(20), SamplePlan(order=Sequential(num_samples=20))
+        if kind == "samples":
+            loader = TorchLoader(ids, 4, sampler=SampleSampler(plan, **ranks))
+        elif kind == "batches":
+            sampler = BatchPlanSampler(plan, batch_size=4, **ranks)
+            loader = TorchLoader(ids, batch_sampler=sampler)
+        else:
+            ours = DataLoader(feedline.open(tmp_path / "data"), batch_size=4, **ranks)
+            loader = TorchLoader(ours.dataset, batch_size=None)
+        # Batches of such a dataset cannot be divided; they are sent from the first process.
+        return prepare_data_loader(
+            loader,
+            num_processes=2,
+            process_index=0,
+            put_on_device=True,
+            dispatch_batches=kind == "dataset",
+        )
+
+    with pytest.raises(InvalidValueError, match=r"divides the batches .* once more"):
+        list(prepared(2))
+    assert list(prepared(1))
 
 
 def test_batches_are_placed_as_accelerate_is_told() -> None:
