@@ -54,7 +54,9 @@ class TrainingLoader(LoaderWrapper):
             epoch: The epochs that are over, as the Trainer counts them.
         """
         self.loader.load_state_dict(record["loader"])
-        self.loader.set_epoch(record["next_epoch"])
+        # A skip that waited for the state may leave nothing of the epoch.
+        next_epoch = max(record["next_epoch"], self.loader.next_epoch)  # type: ignore[attr-defined]
+        self.loader.set_epoch(next_epoch)
         if self.loader.num_batches_left() == 0:
             # Too small for a batch on these ranks; the Trainer would take it for the end.
             self.loader.set_epoch(self.loader.epoch + 1)

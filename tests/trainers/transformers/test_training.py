@@ -144,6 +144,16 @@ def test_a_rest_that_makes_no_batch_does_not_end_the_run(tmp_path: Path) -> None
     assert first.seen(0) == sorted(set(first.seen(0)))
 
 
+def test_a_skip_of_all_that_is_left_is_no_epoch_more(tmp_path: Path) -> None:
+    first, second = (DataLoader(Ids(37), batch_size=4, shuffle=True, seed=5) for _ in range(2))
+    assert trained(tmp_path, first, stop=7).state.global_step == 7
+    second.skip_batches(3, on_load=True)
+    trainer = trained(tmp_path, second, resume=True)
+    assert {epoch for epoch, _, _ in trainer.batches} == {1}
+    assert trainer.seen(1) == once(37)
+    assert trainer.state.global_step == 7 + 10
+
+
 def test_an_epoch_that_is_stopped_early_is_followed_by_the_next(tmp_path: Path) -> None:
     class StopEpoch(TrainerCallback):
         def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
