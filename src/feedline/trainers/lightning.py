@@ -31,6 +31,7 @@ from feedline.errors import DesyncError, InvalidValueError, PlanMismatchError, c
 from feedline.feed import LoaderWrapper, PlannedLoader
 from feedline.trainers.lightning_loops import (
     align,
+    begin_anew,
     begin_epoch,
     check_between_steps,
     has_ours,
@@ -139,6 +140,7 @@ class FeedlineCallback(Callback):
                 "them, and a resumed run would lose some; use training_step(batch, batch_idx)"
             )
         if saved is None:
+            begin_anew(fit_loop, loaders)
             return
         saved.load(loaders)
         left = num_left(trainer, saved.num_done)

@@ -122,6 +122,18 @@ def begin_epoch(fit_loop: Any, loaders: list[Any], *, skips: bool) -> None:
     tell_epoch(fit_loop, loaders)
 
 
+def begin_anew(fit_loop: Any, loaders: list[Any]) -> None:
+    """Let loaders that another run has left in a later epoch begin the one that Lightning is in."""
+    epoch = fit_loop.epoch_progress.current.processed
+    ours = list(filter(is_ours, loaders))
+    if any(place_in(one.state_dict()).has_begun for one in ours):
+        # Somebody has loaded a state into it; Lightning will move it, and that is an error.
+        return
+    if any(one.epoch != epoch for one in ours):
+        tell_epoch(fit_loop, ours)
+        iter(fit_loop._data_fetcher)
+
+
 def tell_epoch(fit_loop: Any, loaders: list[Any]) -> None:
     """Move loaders to the epoch that Lightning is in."""
     for loader in filter(is_ours, loaders):

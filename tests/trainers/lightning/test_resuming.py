@@ -29,6 +29,7 @@ from lightning_models import (
 )
 from torch.utils.data import DataLoader as TorchLoader
 
+from feedline.errors import InvalidValueError
 from feedline.torch import DataLoader, to_device
 from feedline.trainers.lightning import FeedlineCallback
 
@@ -190,6 +191,24 @@ def test_a_run_that_has_ended_leaves_nothing_behind(tmp_path: Path) -> None:
     trainer.fit_loop.epoch_progress.reset()
     trainer.fit(model, loader_of())
     assert sorted(model.ids(0)) == sorted(model.ids(1)) == EVERY
+
+
+@pytest.mark.parametrize("num_steps", [5, 12, 30])
+def test_a_loader_that_another_run_has_used_begins_anew(num_steps: int) -> None:
+    loader = loader_of()
+    fit(loader, max_steps=num_steps)
+    again, _ = fit(loader)
+    assert again.trained == fit(loader_of())[0].trained
+
+
+def test_a_loader_with_a_loaded_state_of_a_later_epoch_is_not_begun_anew() -> None:
+    loader = loader_of()
+    loader.set_epoch(1)
+    next(iter(loader))
+    loaded = loader_of()
+    loaded.load_state_dict(loader.state_dict())
+    with pytest.raises(InvalidValueError, match="has moved the loader"):
+        fit(loaded)
 
 
 class Pairs(Model):
