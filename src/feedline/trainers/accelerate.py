@@ -7,6 +7,7 @@ they divide the data among the ranks themselves.
 from __future__ import annotations
 
 import sys
+import warnings
 import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -267,6 +268,11 @@ class InPass:
             )
 
 
+def _state_path(folder: str, number: int) -> Path:
+    """Return where accelerate saves the state of a loader."""
+    return Path(folder) / (f"dl_state_dict_{number}.bin" if number else "dl_state_dict.bin")
+
+
 @dataclass
 class Resumption:
     """What accelerate leaves out when it loads a checkpoint; it calls this before it does.
@@ -281,13 +287,23 @@ class Resumption:
 
     def __call__(self, models: Any, folder: str) -> None:
         """Refuse a checkpoint without the state of a loader, which would begin anew."""
-        for number, loader in enumerate(self._loaders()):
-            name = f"dl_state_dict_{number}.bin" if number else "dl_state_dict.bin"
-            if isinstance(loader, InTrainers) and not (Path(folder) / name).exists():
+        loaders = self._loaders()
+        for number, loader in enumerate(loaders):
+            path = _state_path(folder, number)
+            if isinstance(loader, InTrainers) and not path.exists():
                 raise MissingDataError(
-                    f"{folder} has no {name}, the state of loader {number}; prepare the loader "
-                    "before save_state, and the same loaders in the same order before load_state"
+                    f"{folder} has no {path.name}, the state of loader {number}; prepare the "
+                    "loader before save_state, and the same loaders in the same order before "
+                    "load_state"
                 )
+        if _state_path(folder, len(loaders)).exists():
+            warnings.warn(
+                f"{folder} has states of more loaders than the {len(loaders)} that are prepared; "
+                "one that is prepared after load_state begins with its first epoch: prepare all "
+                "of them before",
+                RuntimeWarning,
+                stacklevel=3,
+            )
         self.is_begun = True
 
     def _loaders(self) -> list[Any]:

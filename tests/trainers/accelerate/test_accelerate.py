@@ -294,6 +294,16 @@ def test_a_checkpoint_without_the_state_of_a_loader_is_refused(tmp_path: Path) -
         accelerator.load_state(str(tmp_path / "one"))
 
 
+def test_a_state_that_no_prepared_loader_takes_is_told(tmp_path: Path) -> None:
+    accelerator = an_accelerator()
+    accelerator.prepare(a_loader(), a_loader(30))
+    accelerator.save_state(str(tmp_path))
+    other = an_accelerator()
+    other.prepare(a_loader())
+    with pytest.warns(RuntimeWarning, match="states of more loaders than the 1 that are prepared"):
+        other.load_state(str(tmp_path))
+
+
 def test_a_checkpoint_of_other_data_is_refused(tmp_path: Path) -> None:
     accelerator = an_accelerator()
     accelerator.prepare(a_loader())
