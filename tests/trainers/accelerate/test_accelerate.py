@@ -180,6 +180,7 @@ def test_samples_that_are_divided_already_are_not_divided_again(kind: str, tmp_p
             num_processes=2,
             process_index=0,
             put_on_device=True,
+            even_batches=kind != "batches",
             dispatch_batches=kind == "dataset",
         )
 
