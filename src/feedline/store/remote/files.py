@@ -274,7 +274,9 @@ class RemoteFiles:
         def fetch(part: Path) -> str:
             with here.lock:
                 here.num_fetched += 1
-            return self.objects.fetch_parts(file.url, part, file.parts, file.etag, turn=turn)
+            return self.objects.fetch_parts(
+                file.url, part, file.parts, file.etag, file.object_bytes, turn=turn
+            )
 
         with here.lock:
             here.fetching[name] = file.num_bytes

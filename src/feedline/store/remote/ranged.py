@@ -9,7 +9,6 @@ from __future__ import annotations
 import mmap
 import os
 from abc import abstractmethod
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,9 +51,9 @@ class RangedPath(RemotePath):
         ranges = [(start, end) for start, end in ranges if start < end]
         if not ranges:
             return
-        whole: Any = self.tree.file_of(self.relative)
+        whole: RemoteFile = self.tree.file_of(self.relative)
         total = sum(end - start for start, end in ranges)
-        parts = RemoteFile(whole.url, total, whole.etag, ranges=tuple(ranges))
+        parts = whole.part(total, ranges=tuple(ranges))
         name = self.tree.note(f"{self.relative}#{len(ranges)} parts", parts)
         content = np.fromfile(self.tree.files.path(name), np.uint8)
         done = 0

@@ -30,6 +30,9 @@ _REGION_CODES = (
     *("AuthorizationHeaderMalformed", "PermanentRedirect", "IllegalLocationConstraintException"),
 )
 _ENDPOINTS = ("endpoint", "endpoint_url", "aws_endpoint", "aws_endpoint_url", "azure_endpoint")
+# What says which server a bucket is on: options, and variables that begin as below.
+_SERVERS = ("endpoint_url_s3", "endpoint_url", "endpoint", "base_url", "account_name")
+_PREFIXES = {"s3": ("aws_",), "gs": ("google_",), "az": ("azure_storage_", "azure_")}
 # A connection that delivers nothing for this long is given up.
 _STALL = "20s"
 # What is written to a file at once.
@@ -92,18 +95,27 @@ class Requests:
         _check_length(url, len(data), head.num_bytes)
         return data, head
 
-    def read_range(self, url: Url, start: int, end: int, etag: str | None) -> bytes:
+    def read_range(
+        self, url: Url, start: int, end: int, etag: str | None, object_bytes: int | None
+    ) -> bytes:
         """Return some bytes of an object."""
-        return b"".join(self._pieces(url, start, end, etag))
+        return b"".join(self._pieces(url, start, end, etag, object_bytes))
 
     def fetch_range(
-        self, url: Url, start: int, end: int, etag: str | None, path: Path, offset: int
+        self,
+        url: Url,
+        start: int,
+        end: int,
+        etag: str | None,
+        object_bytes: int | None,
+        path: Path,
+        offset: int,
     ) -> int:
         """Write some bytes of an object to a file that is there; return their CRC-32."""
         descriptor = os.open(path, os.O_WRONLY)
         crc = 0
         try:
-            for piece in self._pieces(url, start, end, etag):
+            for piece in self._pieces(url, start, end, etag, object_bytes):
                 # Here it is in the processor's cache.
                 crc = zlib.crc32(piece, crc)
                 while piece:
@@ -113,7 +125,9 @@ class Requests:
             os.close(descriptor)
         return crc
 
-    def _pieces(self, url: Url, start: int, end: int, etag: str | None) -> Iterator[memoryview]:
+    def _pieces(
+        self, url: Url, start: int, end: int, etag: str | None, object_bytes: int | None
+    ) -> Iterator[memoryview]:
         """Yield some bytes of an object as they arrive, or raise if it is another one."""
         options: dict[str, Any] = {"range": (start, end)}
         if etag is not None and not etag.startswith(("W/", _MODIFIED)):
@@ -126,7 +140,7 @@ class Requests:
                     raise
                 # A server that always sends all of it.
                 found = self._client(url).get(url.key)
-            if etag is not None and _is_other(found.meta, etag):
+            if _is_other(found.meta, etag, object_bytes):
                 raise changed(url)
             place, num_left = found.range[0], end - start
             for received in found.stream(min_chunk_size=_PIECE_BYTES):
@@ -158,6 +172,15 @@ class Requests:
             if url.root not in self._clients:
                 self._clients[url.root] = open_client(url, self._options)
             return self._clients[url.root]
+
+
+def server_of(url: Url, options: Mapping[str, Any]) -> str:
+    """Return what is given of the server that a bucket is on; a web server is in its URL."""
+    given = {name.lower(): value for name, value in {**os.environ, **options}.items()}
+    prefixes = _PREFIXES.get(url.scheme, ())
+    names = [prefix + name for name in _SERVERS for prefix in prefixes]
+    names += _SERVERS if prefixes else ()
+    return " ".join(str(given[name]) for name in names if given.get(name))
 
 
 def open_client(url: Url, options: Mapping[str, Any]) -> Any:
@@ -257,8 +280,8 @@ def explain(url: Url, error: Exception) -> FeedlineError:
 def changed(url: Url) -> DamagedDataError:
     """Return the error for an object that is not the one that was opened."""
     return DamagedDataError(
-        f"{url}: has changed since it was opened (another ETag or date); open the data again, and "
-        "start a new run"
+        f"{url}: has changed since it was opened (another ETag, date or size); open the data "
+        "again, and start a new run"
     )
 
 
@@ -285,7 +308,11 @@ def _modified(meta: Mapping[str, Any]) -> str | None:
     return f"{_MODIFIED}{seconds:.0f}" if seconds else None
 
 
-def _is_other(meta: Mapping[str, Any], etag: str) -> bool:
+def _is_other(meta: Mapping[str, Any], etag: str | None, object_bytes: int | None) -> bool:
+    if object_bytes not in (None, int(meta["size"])):
+        return True
+    if etag is None:
+        return False
     # A server may leave out either in the answer to a part, so like is compared with like.
     found = _modified(meta) if etag.startswith(_MODIFIED) else meta.get("e_tag")
     return found not in (None, etag)
