@@ -208,6 +208,10 @@ class RemoteFolderStore(Remotely, FolderStore):
             names += parts or [column.name]
         return sorted(f"{name}.npy" for name in names)
 
+    def _table_path(self, number: int) -> Path:
+        # It is opened again after all others were, and the cache may have evicted it by then.
+        return self.tree.path(self.manifest.file(number).path)
+
     def _path_of(self, number: int) -> Path:
         name = self.manifest.file(number).path
         if _is_folder(name):
