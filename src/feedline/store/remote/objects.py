@@ -159,9 +159,13 @@ class Objects:
                     future.exception()
         return f"crc32:{combine(crcs):08x}"
 
-    def write(self, url: Url, data: bytes | Path) -> None:
-        """Write a whole object, from memory or from a file; it appears at once or not at all."""
-        self._tried(0, "write", url, data)
+    def write(self, url: Url, data: bytes | Path) -> str | None:
+        """Write a whole object, from memory or from a file; return its ETag, if it has one.
+
+        It appears at once or not at all.
+        """
+        etag: str | None = self._tried(0, "write", url, data)
+        return etag
 
     def list_heads(self, url: Url, limit: int) -> list[tuple[str, Head]]:
         """Return the objects under a folder, by names relative to it, at most about `limit`."""

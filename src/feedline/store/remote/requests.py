@@ -151,10 +151,11 @@ class Requests:
                 yield piece
         _check_length(url, end - start - num_left, end - start)
 
-    def write(self, url: Url, data: bytes | Path) -> None:
-        """Write a whole object, from memory or from a file."""
+    def write(self, url: Url, data: bytes | Path) -> str | None:
+        """Write a whole object, from memory or from a file; return its ETag, if it has one."""
         with _explained(url):
-            self._client(url).put(url.key, data)
+            etag: str | None = self._client(url).put(url.key, data).get("e_tag")
+        return etag
 
     def list_heads(self, url: Url, limit: int) -> list[tuple[str, Head]]:
         """Return the objects under a folder, by names relative to it, at most about `limit`."""
