@@ -14,17 +14,25 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 import feedline
+from feedline.store.remote.files import RemoteFiles
 from object_server import S3Server
 
 ROWS = 1000
 
 
-def table(first: int) -> bytes:
+def table(first: int, num_rows: int = ROWS) -> bytes:
     out = io.BytesIO()
-    rows = np.arange(first, first + ROWS)
+    rows = np.arange(first, first + num_rows)
     pq.write_table(pa.table({"x": rows}), out, compression="none", use_dictionary=False)
+    return out.getvalue()
+
+
+def array(num_rows: int) -> bytes:
+    out = io.BytesIO()
+    np.save(out, np.arange(num_rows))
     return out.getvalue()
 
 
@@ -92,6 +100,35 @@ def test_tables_that_do_not_fit_in_the_cache_together_are_opened_and_read(
     assert [int(store[row]["x"]) for row in (0, 5999, 1500)] == [0, 5999, 1500]
     loader = feedline.DataLoader(store, 100, shuffle=True, window="1 chunk")
     assert sorted(int(x) for batch in loader for x in batch["x"]) == list(range(6 * ROWS))
+    store.close()
+
+
+@pytest.mark.parametrize("name", ["small.parquet", "large.parquet", "small.npy"])
+def test_a_file_that_is_evicted_before_it_is_open_is_fetched_again(
+    name: str, server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Of large tables, parts are fetched.
+    data, large = table(0), table(0, 2**20 + 1)
+    served = {"small.parquet": data, "large.parquet": large, "small.npy": array(ROWS)}[name]
+    server.put("bucket", name, served)
+    store: Any = feedline.open(
+        f"s3://bucket/{name}", storage_options=server.options(), cache_folder=tmp_path / "cache"
+    )
+    (column,) = store.columns
+    store.close()
+    found = RemoteFiles.path
+    evictions = iter([True, True, True])
+
+    def evicted(files: RemoteFiles, wanted: str) -> Path:
+        path = found(files, wanted)
+        if next(evictions, False):
+            files.close()
+            path.unlink()
+        return path
+
+    monkeypatch.setattr(RemoteFiles, "path", evicted)
+    assert int(store[5][column]) == 5
+    assert not next(evictions, False)
     store.close()
 
 

@@ -8,11 +8,15 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from threading import Lock
 from typing import Any
 from weakref import ref
+
+import numpy as np
+from numpy.typing import NDArray
 
 from feedline.errors import DamagedDataError
 from feedline.store.cache import FileCache, NoRoomError
@@ -22,6 +26,8 @@ from feedline.store.remote.objects import Objects
 from feedline.store.remote.remote_file import RemoteFile
 from feedline.store.remote.turns import is_at_exit
 
+#: How often a file is opened, in case the cache evicts it before it is open.
+MAX_OPENS = 8
 # Files that are fetched at the same time; each may come in several parts.
 _NUM_FETCHERS = 16
 # A body that is damaged on its way is fetched again.
@@ -121,6 +127,13 @@ class RemoteFiles:
             here.num_waits += 1
             here.wait_seconds += time.perf_counter() - began
         return path
+
+    def content(self, name: str) -> NDArray[np.uint8]:
+        """Return the bytes of a whole file, which is fetched if need be."""
+        for _ in range(MAX_OPENS - 1):
+            with suppress(FileNotFoundError):
+                return np.fromfile(self.path(name), np.uint8)
+        return np.fromfile(self.path(name), np.uint8)
 
     def announce(self, name: str, user: int, *, is_open: bool = False) -> None:
         """Fetch a file in the background, and hold it until its user releases it.
