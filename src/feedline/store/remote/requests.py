@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import zlib
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 from typing import Any
+from weakref import WeakSet
 
 from feedline.errors import (
     DamagedDataError,
@@ -76,6 +78,16 @@ class Requests:
         self._options = dict(options)
         self._clients: dict[str, Any] = {}
         self._lock = Lock()
+        _made.add(self)
+
+    def keep_forever(self) -> None:
+        """Let the clients live as long as this process.
+
+        What drops a client waits for obstore's threads, which a forked child does not have: if one
+        of them was busy at the fork, that takes forever, and no other thread can run meanwhile.
+        """
+        for client in self._clients.values():
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(client))
 
     def head(self, url: Url) -> Head:
         """Return what the server says about an object."""
@@ -321,3 +333,15 @@ def _is_other(meta: Mapping[str, Any], etag: str | None, object_bytes: int | Non
 
 def _short(error: Exception) -> str:
     return str(error).partition("\n\nDebug source")[0].replace("\n", " ")[:300]
+
+
+_made: WeakSet[Requests] = WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for requests in list(_made):
+        requests.keep_forever()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
