@@ -181,27 +181,34 @@ class RemoteFiles:
             self.cache.let_go(held[1])
         return True
 
-    def keep_open(self, chunks: OpenChunks[Any], chunk: int, num_bytes: int) -> None:
-        """Let a chunk that is not needed now stay open, so that the next epoch need not open it.
+    def keep_open(
+        self, chunks: OpenChunks[Any], chunk: int, num_bytes: int, *, is_read: bool = False
+    ) -> None:
+        """Let a chunk that nobody has announced stay open, so that it need not be opened again.
 
         A file that is open takes room on the disk even when the cache has evicted it. So only a
-        small part of the limit stays open, and nothing as soon as this process fetches something.
+        small part of the limit stays open, and nothing of what is not needed now as soon as this
+        process fetches something. A chunk that is about to be read stays (`is_read`).
         """
         here = self._here()
         most = self.cache.limit_bytes // _SHARE_UNANNOUNCED // num_local_ranks()
         with here.lock:
             here.idle_bytes += num_bytes - here.idle.pop((ref(chunks), chunk), 0)
             here.idle[ref(chunks), chunk] = num_bytes
-            if here.num_fetched != here.num_fetched_before_idle:
+            if not is_read and here.num_fetched != here.num_fetched_before_idle:
                 here.num_fetched_before_idle, most = here.num_fetched, 0
             closed = []
-            while here.idle and here.idle_bytes > most:
+            while len(here.idle) > is_read and here.idle_bytes > most:
                 place, size = here.idle.popitem(last=False)
                 here.idle_bytes -= size
                 closed.append(place)
         for owner, number in closed:
             if (found := owner()) is not None:
                 found.drop(number)
+
+    def is_announced(self, name: str) -> bool:
+        """Whether somebody has announced a file, and not released it."""
+        return name in self._here().users
 
     def use(self, chunks: OpenChunks[Any], chunk: int) -> bool:
         """Note that a chunk is needed again; True if it is still open."""

@@ -51,10 +51,13 @@ class Remotely(_Base):
     def _open(self, chunk: int) -> OpenChunk:
         """Open a chunk; again, if the cache evicted its files before they were open."""
         base: Any = super()
+        files, names = self.tree.files, self._names_of(chunk)
+        if not all(map(files.is_announced, names)):
+            files.keep_open(self._open_chunks, chunk, self.chunk_bytes(chunk), is_read=True)
         for _ in range(MAX_OPENS - 1):
             # An object that is lost is an error here.
-            for name in self._names_of(chunk):
-                self.tree.files.path(name)
+            for name in names:
+                files.path(name)
             with suppress(MissingDataError, FileNotFoundError):
                 return base._open(chunk)  # type: ignore[no-any-return]
         return base._open(chunk)  # type: ignore[no-any-return]
