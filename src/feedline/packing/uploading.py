@@ -7,6 +7,7 @@ import json
 import shutil
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from threading import Lock
@@ -19,6 +20,7 @@ from feedline.store.progress import Progress, open_progress
 from feedline.store.remote.objects import Objects
 from feedline.store.remote.paths import RemoteTree
 from feedline.store.remote.places import Remote
+from feedline.store.remote.requests import Head
 from feedline.store.remote.urls import Url
 from feedline.store.writing import open_whole
 
@@ -69,12 +71,12 @@ def pack_to_url(
 
 
 def _is_there(objects: Objects, url: Url) -> bool:
-    return _size_at(objects, url) is not None
+    return _head_of(objects, url) is not None
 
 
-def _size_at(objects: Objects, url: Url) -> int | None:
+def _head_of(objects: Objects, url: Url) -> Head | None:
     try:
-        return objects.head(url).num_bytes
+        return objects.head(url)
     except MissingDataError:
         return None
 
@@ -82,7 +84,8 @@ def _size_at(objects: Objects, url: Url) -> int | None:
 class KeptFolder:
     """A packed folder that is kept until all of it is written to its URL.
 
-    Beside it are a note of what was asked for, and the names of files that were written.
+    Beside it are a note of what was asked for, and the names of files that were written, with the
+    ETags that they got: by these, what others have written since is told apart.
 
     Args:
         folder: The folder.
@@ -111,18 +114,22 @@ class KeptFolder:
         with open_whole(self._note) as file:
             file.write(json.dumps(request).encode())
 
-    def note_written(self, path: Path) -> None:
-        """Note that a file was written to the URL."""
+    def note_written(self, path: Path, etag: str | None) -> None:
+        """Note that a file was written to the URL, and the ETag that it has there."""
         with self._lock, open(self._written, "a", encoding="utf-8") as file:
-            file.write(f"{self.name_of(path)}\n")
+            file.write(json.dumps([self.name_of(path), etag]) + "\n")
 
     @property
-    def written(self) -> set[str]:
-        """The names of files that were written to the URL."""
-        try:
-            return set(self._written.read_text(encoding="utf-8").splitlines())
-        except (OSError, UnicodeDecodeError):
-            return set()
+    def written(self) -> dict[str, str]:
+        """The ETags of files that were written to the URL, by name."""
+        found = {}
+        with suppress(OSError, UnicodeDecodeError):
+            for line in self._written.read_text(encoding="utf-8").splitlines():
+                # The last one may not be whole.
+                with suppress(ValueError, TypeError):
+                    name, etag = json.loads(line)
+                    found[name] = etag
+        return found
 
     def name_of(self, path: Path) -> str:
         """Return the name of a file in the folder."""
@@ -145,9 +152,9 @@ def _upload(
 
     def upload(path: Path) -> int:
         url, num_bytes = target / kept.name_of(path), path.stat().st_size
-        if kept.name_of(path) not in written or _size_at(objects, url) != num_bytes:
-            objects.write(url, path)
-            kept.note_written(path)
+        etag = written.get(kept.name_of(path))
+        if etag is None or _head_of(objects, url) != Head(num_bytes, etag):
+            kept.note_written(path, objects.write(url, path))
         return num_bytes
 
     with ThreadPoolExecutor(_NUM_THREADS) as threads:

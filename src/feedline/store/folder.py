@@ -196,7 +196,11 @@ class FolderStore(FileStore):
         for number in files:
             if is_grouped(self.manifest.entries[number]["path"]):
                 with suppress(*ignored):
-                    yield self._path_of(number)
+                    yield self._table_path(number)
+
+    def _table_path(self, number: int) -> Path:
+        """Return the path of a table, which may be opened at any time."""
+        return self._path_of(number)
 
     def _check_selected(self, known: list[str], shown: list[str] | None = None) -> None:
         missing = [name for name in self._selected or () if name not in known]

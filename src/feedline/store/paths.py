@@ -79,7 +79,7 @@ def files_of(path: Path) -> list[Path]:
 
 def size_of(path: Path) -> int:
     """Return the bytes of a file; a remote one is not fetched for it."""
-    told: tuple[str, int, str | None] | None = getattr(path, "identity", None)
+    told: tuple[str, int, str] | None = getattr(path, "identity", None)
     return path.stat().st_size if told is None else told[1]
 
 

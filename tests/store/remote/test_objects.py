@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 import signal
@@ -18,6 +19,7 @@ from fault_proxy import Fault
 from feedline.errors import DamagedDataError, InvalidValueError, MissingDataError, RemoteError
 from feedline.store.remote import objects as objects_module
 from feedline.store.remote.objects import Objects, wait_before
+from feedline.store.remote.requests import Requests
 from feedline.store.remote.urls import Url, is_url
 from object_server import FaultProxy, S3Server, forbidden, throttled, too_busy, wrong_region
 
@@ -208,6 +210,35 @@ def test_objects_are_read_in_forked_children_of_a_process_that_has_read(
         finally:
             os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+class Client:
+    """A client that says so when a forked process drops it."""
+
+    def __init__(self, pipe: int) -> None:
+        self.pipe, self.owner = pipe, os.getpid()
+
+    def __del__(self) -> None:
+        if os.getpid() != self.owner:
+            os.write(self.pipe, b"dropped")
+
+
+def test_a_forked_process_drops_no_client_of_its_parent() -> None:
+    # That would wait for threads of obstore which are not there.
+    objects, (end, pipe) = Objects(), os.pipe()
+    requests = Requests({})
+    requests._clients["s3://bucket"] = Client(pipe)
+    objects._here().requests = requests
+    del requests
+    child = os.fork()
+    if not child:
+        objects._here()
+        gc.collect()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    os.close(pipe)
+    with open(end, "rb") as found:
+        assert found.read() == b""
 
 
 def test_the_helper_of_a_forked_process_ends_with_it(objects: Objects) -> None:

@@ -125,3 +125,19 @@ def test_data_at_a_url_is_packed_to_a_folder(server: S3Server, tmp_path: Path) -
 def test_options_for_urls_need_a_url(tmp_path: Path) -> None:
     with pytest.raises(InvalidValueError, match="neither side is a URL"):
         feedline.pack(COLUMNS, tmp_path / "x", storage_options={})
+
+
+def test_what_others_wrote_over_a_failed_upload_is_written_again(
+    server: S3Server, proxy: FaultProxy
+) -> None:
+    access: Any = {"storage_options": server.options(proxy.url), "chunk_samples": 30}
+    proxy.inject(forbidden(times=None, method="PUT", path="chunk-000009"))
+    with pytest.raises(FeedlineError, match="access is denied"):
+        feedline.pack(COLUMNS, "s3://bucket/over", **access)
+    for name, data in bytes_in(server, "over").items():
+        server.put("bucket", f"over/{name}", bytes(len(data)))
+    proxy.clear()
+    feedline.pack(COLUMNS, "s3://bucket/over", **access)
+    given = {"storage_options": access["storage_options"]}
+    with closing(feedline.open("s3://bucket/over", **given)) as far:
+        assert far[:]["x"].tolist() == COLUMNS["x"].tolist()

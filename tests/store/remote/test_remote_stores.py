@@ -176,6 +176,29 @@ def test_a_small_cache_stays_within_its_limit_and_every_sample_comes(
     assert sorted(np.concatenate(found).tolist()) == list(range(NUM_SAMPLES))
 
 
+@pytest.mark.skipif(not os.path.exists("/proc/self/maps"), reason="needs Linux")
+def test_files_that_are_read_without_a_plan_take_one_more_than_the_limit_at_most(
+    opened: Any, local: Path, tmp_path: Path
+) -> None:
+    largest = max(path.stat().st_size for path in local.glob("chunk-*"))
+    store = opened(cache_limit=3 * largest)
+    most = 0
+    for row in range(0, NUM_SAMPLES, CHUNK // 2):
+        assert store[row]["x"] == row
+        most = max(most, bytes_on_disk(tmp_path / "cache"))
+    assert 2 * largest < most <= 4 * largest + 4096
+
+
+def bytes_on_disk(cache: Path) -> int:
+    """Return the bytes of the files of a cache, also of those that were removed but are open."""
+    total = sum(path.stat().st_size for path in cache.glob("*.safetensors"))
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        if str(cache) in line and line.endswith("(deleted)"):
+            start, end = line.split()[0].split("-")
+            total += int(end, 16) - int(start, 16)
+    return total
+
+
 @pytest.mark.parametrize("world_size", [1, 2, 7])
 def test_a_node_fetches_the_chunks_of_its_own_windows_only(
     world_size: int, opened: Any, proxy: FaultProxy, local: Path, tmp_path: Path

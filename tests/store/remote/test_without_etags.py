@@ -1,4 +1,4 @@
-"""Files of web servers that give no ETag: when they were modified tells one from another."""
+"""Files of web servers that give no ETag: their date tells one from another, or else their size."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import http.server
 import os
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,16 +25,38 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
         """Say nothing."""
 
 
+class Dateless(Quiet):
+    """A server that says no more of a file than its size."""
+
+    def send_header(self, keyword: str, value: str) -> None:
+        if keyword != "Last-Modified":
+            super().send_header(keyword, value)
+
+
 @pytest.fixture
 def url(tmp_path: Path) -> Iterator[str]:
-    (tmp_path / "served").mkdir()
-    handler = functools.partial(Quiet, directory=str(tmp_path / "served"))
+    with served(Quiet, tmp_path) as found:
+        yield found
+
+
+@pytest.fixture
+def url_without_dates(tmp_path: Path) -> Iterator[str]:
+    with served(Dateless, tmp_path) as found:
+        yield found
+
+
+@contextmanager
+def served(kind: type[Quiet], folder: Path) -> Iterator[str]:
+    (folder / "served").mkdir()
+    handler = functools.partial(kind, directory=str(folder / "served"))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
-        yield f"http://127.0.0.1:{server.server_port}/numbers.bin"
-        server.shutdown()
-        thread.join()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/numbers.bin"
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 def put(folder: Path, numbers: np.ndarray[Any, Any], day: int) -> None:
@@ -44,6 +67,12 @@ def put(folder: Path, numbers: np.ndarray[Any, Any], day: int) -> None:
 
 def opened(url: str, cache: Path) -> feedline.Store:
     return feedline.open(url, window=8, dtype="uint16", cache_folder=cache)
+
+
+def first_sample(store: Any) -> list[int]:
+    found: list[int] = store[0]["tokens"].tolist()
+    store.close()
+    return found
 
 
 def numbers_of(loader: Any) -> list[int]:
@@ -79,3 +108,18 @@ def test_a_file_that_was_not_modified_is_the_same_one(url: str, tmp_path: Path) 
         with feedline.DataLoader(store, batch_size=10) as loader:
             assert numbers_of(loader) == list(range(800))
     assert again.meters.num_misses == 0
+
+
+def test_a_file_that_grew_is_another_one_even_where_its_size_alone_tells(
+    url_without_dates: str, tmp_path: Path
+) -> None:
+    # Two chunks: the first has the same place and the same length in both files.
+    before, after = np.arange(2**22) % 2**16, np.arange(2**22 + 8)[::-1] % 2**16
+    put(tmp_path, before, day=10_000)
+    assert first_sample(opened(url_without_dates, tmp_path / "cache")) == before[:8].tolist()
+    late = opened(url_without_dates, tmp_path / "other cache")
+    put(tmp_path, after, day=10_000)
+    with pytest.raises(DamagedDataError, match="has changed since it was opened"):
+        first_sample(late)
+    # Nothing of the shorter file comes out of its cache.
+    assert first_sample(opened(url_without_dates, tmp_path / "cache")) == after[:8].tolist()

@@ -8,11 +8,15 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from threading import Lock
 from typing import Any
 from weakref import ref
+
+import numpy as np
+from numpy.typing import NDArray
 
 from feedline.errors import DamagedDataError
 from feedline.store.cache import FileCache, NoRoomError
@@ -22,6 +26,8 @@ from feedline.store.remote.objects import Objects
 from feedline.store.remote.remote_file import RemoteFile
 from feedline.store.remote.turns import is_at_exit
 
+#: How often a file is opened, in case the cache evicts it before it is open.
+MAX_OPENS = 8
 # Files that are fetched at the same time; each may come in several parts.
 _NUM_FETCHERS = 16
 # A body that is damaged on its way is fetched again.
@@ -122,6 +128,13 @@ class RemoteFiles:
             here.wait_seconds += time.perf_counter() - began
         return path
 
+    def content(self, name: str) -> NDArray[np.uint8]:
+        """Return the bytes of a whole file, which is fetched if need be."""
+        for _ in range(MAX_OPENS - 1):
+            with suppress(FileNotFoundError):
+                return np.fromfile(self.path(name), np.uint8)
+        return np.fromfile(self.path(name), np.uint8)
+
     def announce(self, name: str, user: int, *, is_open: bool = False) -> None:
         """Fetch a file in the background, and hold it until its user releases it.
 
@@ -168,27 +181,34 @@ class RemoteFiles:
             self.cache.let_go(held[1])
         return True
 
-    def keep_open(self, chunks: OpenChunks[Any], chunk: int, num_bytes: int) -> None:
-        """Let a chunk that is not needed now stay open, so that the next epoch need not open it.
+    def keep_open(
+        self, chunks: OpenChunks[Any], chunk: int, num_bytes: int, *, is_read: bool = False
+    ) -> None:
+        """Let a chunk that nobody has announced stay open, so that it need not be opened again.
 
         A file that is open takes room on the disk even when the cache has evicted it. So only a
-        small part of the limit stays open, and nothing as soon as this process fetches something.
+        small part of the limit stays open, and nothing of what is not needed now as soon as this
+        process fetches something. A chunk that is about to be read stays (`is_read`).
         """
         here = self._here()
         most = self.cache.limit_bytes // _SHARE_UNANNOUNCED // num_local_ranks()
         with here.lock:
             here.idle_bytes += num_bytes - here.idle.pop((ref(chunks), chunk), 0)
             here.idle[ref(chunks), chunk] = num_bytes
-            if here.num_fetched != here.num_fetched_before_idle:
+            if not is_read and here.num_fetched != here.num_fetched_before_idle:
                 here.num_fetched_before_idle, most = here.num_fetched, 0
             closed = []
-            while here.idle and here.idle_bytes > most:
+            while len(here.idle) > is_read and here.idle_bytes > most:
                 place, size = here.idle.popitem(last=False)
                 here.idle_bytes -= size
                 closed.append(place)
         for owner, number in closed:
             if (found := owner()) is not None:
                 found.drop(number)
+
+    def is_announced(self, name: str) -> bool:
+        """Whether somebody has announced a file, and not released it."""
+        return name in self._here().users
 
     def use(self, chunks: OpenChunks[Any], chunk: int) -> bool:
         """Note that a chunk is needed again; True if it is still open."""
@@ -274,7 +294,9 @@ class RemoteFiles:
         def fetch(part: Path) -> str:
             with here.lock:
                 here.num_fetched += 1
-            return self.objects.fetch_parts(file.url, part, file.parts, file.etag, turn=turn)
+            return self.objects.fetch_parts(
+                file.url, part, file.parts, file.etag, file.object_bytes, turn=turn
+            )
 
         with here.lock:
             here.fetching[name] = file.num_bytes

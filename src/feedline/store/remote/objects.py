@@ -17,7 +17,13 @@ from feedline.errors import DamagedDataError, InvalidValueError, RemoteError, ch
 from feedline.store.remote.crc32 import combine
 from feedline.store.remote.forked import HelperRequests, is_helper_needed, note_use
 from feedline.store.remote.meters import RemoteMeters
-from feedline.store.remote.requests import Head, Requests, StalledError, TransientError
+from feedline.store.remote.requests import (
+    Head,
+    Requests,
+    StalledError,
+    TransientError,
+    server_of,
+)
 from feedline.store.remote.turns import Turns
 from feedline.store.remote.urls import Url
 from feedline.words import several
@@ -73,6 +79,10 @@ class Objects:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_of_process": None}
 
+    def server_of(self, url: Url) -> str:
+        """Return what tells the server of a bucket from others, where its URL does not."""
+        return server_of(url, self._options)
+
     def head(self, url: Url) -> Head:
         """Return the size and the ETag of an object."""
         found: Head = self._tried(0, "head", url)
@@ -84,11 +94,19 @@ class Objects:
         self._count(num_bytes=len(data))
         return data, head
 
-    def read_range(self, url: Url, start: int, end: int, etag: str | None = None) -> bytes:
-        """Return some bytes of an object; one with another ETag is an error."""
+    def read_range(
+        self,
+        url: Url,
+        start: int,
+        end: int,
+        etag: str | None = None,
+        object_bytes: int | None = None,
+    ) -> bytes:
+        """Return some bytes of an object; one with another ETag or size is an error."""
         if start >= end:
             return b""
-        data: bytes = self._tried(end - start, "read_range", url, start, end, etag)
+        arguments = (url, start, end, etag, object_bytes)
+        data: bytes = self._tried(end - start, "read_range", *arguments)
         return data
 
     def fetch(self, url: Url, path: Path, start: int, end: int, etag: str | None = None) -> str:
@@ -101,6 +119,7 @@ class Objects:
         path: Path,
         parts: Sequence[tuple[int, int]],
         etag: str | None = None,
+        object_bytes: int | None = None,
         *,
         turn: int = 0,
     ) -> str:
@@ -113,6 +132,7 @@ class Objects:
             path: The file, which is made.
             parts: The first byte and the end of each part.
             etag: The ETag that the object must have.
+            object_bytes: The bytes that the whole object must have.
             turn: Requests with a lower number come first.
         """
         places = list(_places(parts))
@@ -120,7 +140,7 @@ class Objects:
             file.truncate(sum(end - start for start, end, _ in places))
 
         def fetch(start: int, end: int, offset: int) -> tuple[int, int]:
-            arguments = (url, start, end, etag, path, offset)
+            arguments = (url, start, end, etag, object_bytes, path, offset)
             return self._tried(end - start, "fetch_range", *arguments), end - start
 
         if len(places) < 2:
@@ -139,9 +159,13 @@ class Objects:
                     future.exception()
         return f"crc32:{combine(crcs):08x}"
 
-    def write(self, url: Url, data: bytes | Path) -> None:
-        """Write a whole object, from memory or from a file; it appears at once or not at all."""
-        self._tried(0, "write", url, data)
+    def write(self, url: Url, data: bytes | Path) -> str | None:
+        """Write a whole object, from memory or from a file; return its ETag, if it has one.
+
+        It appears at once or not at all.
+        """
+        etag: str | None = self._tried(0, "write", url, data)
+        return etag
 
     def list_heads(self, url: Url, limit: int) -> list[tuple[str, Head]]:
         """Return the objects under a folder, by names relative to it, at most about `limit`."""

@@ -60,11 +60,18 @@ class RemoteTree:
         if found is None:
             url = self.url_of(name)
             head: Head = self.remote.objects.head(url)
-            found = RemoteFile(url, head.num_bytes, head.etag)
+            found = self._told(url, head)
             with self._lock:
                 # All later reads must find the same object.
                 found = self._known.setdefault(name, found)
         return found
+
+    def _told(self, url: Url, head: Head) -> RemoteFile:
+        """Return what is known of an object that a server has told about."""
+        server = self.remote.objects.server_of(url)
+        return RemoteFile(
+            url, head.num_bytes, head.etag, object_bytes=head.num_bytes, server=server
+        )
 
     def names(self) -> list[str]:
         """Return the names of all files; the server is asked once, unless the user has told."""
@@ -84,7 +91,7 @@ class RemoteTree:
             for name, head in listed:
                 # Some lists have ETags in another form than the objects themselves.
                 if head.etag is not None and head.etag.startswith('"'):
-                    self.note(name, RemoteFile(url / name, head.num_bytes, head.etag))
+                    self.note(name, self._told(url / name, head))
             self._names = [name for name, _ in listed]
         return self._names
 
@@ -140,13 +147,17 @@ class RemoteTree:
         return self._ranged[name]
 
     def _is_stream(self, file: RemoteFile) -> bool:
-        start = self.remote.objects.read_range(file.url, 0, len(_ARROW), file.etag)
-        return start != _ARROW
+        return self.first_bytes(file, len(_ARROW)) != _ARROW
+
+    def first_bytes(self, file: RemoteFile, count: int) -> bytes:
+        """Return the first bytes of a file, without fetching the rest."""
+        end = min(count, file.num_bytes)
+        return self.remote.objects.read_range(file.url, 0, end, file.etag, file.object_bytes)
 
     def part(self, name: str, start: int, end: int) -> RemotePath:
         """Return the path of a part of a file, which is fetched alone."""
         whole = self.file_of(name)
-        part = RemoteFile(whole.url, end - start, whole.etag, start=start)
+        part = whole.part(end - start, start=start)
         return RemotePath.of(self, self.note(f"{name}#{start}-{end}", part))
 
 
@@ -195,9 +206,7 @@ class RemotePath(_Path):  # type: ignore[misc]
 
     def first_bytes(self, count: int) -> bytes:
         """Return the first bytes of a file, without fetching the rest."""
-        file = self.tree.file_of(self.relative)
-        end = min(count, file.num_bytes)
-        return self.tree.remote.objects.read_range(file.url, 0, end, file.etag)
+        return self.tree.first_bytes(self.tree.file_of(self.relative), count)
 
     def part(self, start: int, end: int) -> RemotePath:
         """Return the path of a part of the file, which is fetched alone."""
@@ -244,10 +253,10 @@ class RemotePath(_Path):  # type: ignore[misc]
         return self
 
     @property
-    def identity(self) -> tuple[str, int, str | None]:
-        """The URL, the size and the ETag of the file."""
+    def identity(self) -> tuple[str, int, str]:
+        """The URL, the size and the version of the file."""
         found = self.tree.file_of(self.relative)
-        return str(self), found.num_bytes, found.etag
+        return str(self), found.num_bytes, found.version
 
     def stat(self, **_: Any) -> os.stat_result:
         """Return the status of the file in the cache."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import mmap
 import os
 from abc import abstractmethod
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,8 +42,7 @@ class RangedPath(RemotePath):
 
     def _fill(self, image: NDArray[np.uint8], start: int, end: int) -> int:
         if start < end:
-            path = self.tree.files.path(self._part(start, end))
-            image[start:end] = np.fromfile(path, np.uint8)
+            image[start:end] = self.tree.files.content(self._part(start, end))
         return max(0, end - start)
 
     def _fill_all(self, image: NDArray[np.uint8], ranges: list[tuple[int, int]]) -> None:
@@ -52,11 +50,11 @@ class RangedPath(RemotePath):
         ranges = [(start, end) for start, end in ranges if start < end]
         if not ranges:
             return
-        whole: Any = self.tree.file_of(self.relative)
+        whole: RemoteFile = self.tree.file_of(self.relative)
         total = sum(end - start for start, end in ranges)
-        parts = RemoteFile(whole.url, total, whole.etag, ranges=tuple(ranges))
+        parts = whole.part(total, ranges=tuple(ranges))
         name = self.tree.note(f"{self.relative}#{len(ranges)} parts", parts)
-        content = np.fromfile(self.tree.files.path(name), np.uint8)
+        content = self.tree.files.content(name)
         done = 0
         for start, end in ranges:
             image[start:end] = content[done : done + end - start]

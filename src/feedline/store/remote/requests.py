@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import zlib
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 from typing import Any
+from weakref import WeakSet
 
 from feedline.errors import (
     DamagedDataError,
@@ -30,6 +32,9 @@ _REGION_CODES = (
     *("AuthorizationHeaderMalformed", "PermanentRedirect", "IllegalLocationConstraintException"),
 )
 _ENDPOINTS = ("endpoint", "endpoint_url", "aws_endpoint", "aws_endpoint_url", "azure_endpoint")
+# What says which server a bucket is on: options, and variables that begin as below.
+_SERVERS = ("endpoint_url_s3", "endpoint_url", "endpoint", "base_url", "account_name")
+_PREFIXES = {"s3": ("aws_",), "gs": ("google_",), "az": ("azure_storage_", "azure_")}
 # A connection that delivers nothing for this long is given up.
 _STALL = "20s"
 # What is written to a file at once.
@@ -73,6 +78,16 @@ class Requests:
         self._options = dict(options)
         self._clients: dict[str, Any] = {}
         self._lock = Lock()
+        _made.add(self)
+
+    def keep_forever(self) -> None:
+        """Let the clients live as long as this process.
+
+        What drops a client waits for obstore's threads, which a forked child does not have: if one
+        of them was busy at the fork, that takes forever, and no other thread can run meanwhile.
+        """
+        for client in self._clients.values():
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(client))
 
     def head(self, url: Url) -> Head:
         """Return what the server says about an object."""
@@ -92,18 +107,27 @@ class Requests:
         _check_length(url, len(data), head.num_bytes)
         return data, head
 
-    def read_range(self, url: Url, start: int, end: int, etag: str | None) -> bytes:
+    def read_range(
+        self, url: Url, start: int, end: int, etag: str | None, object_bytes: int | None
+    ) -> bytes:
         """Return some bytes of an object."""
-        return b"".join(self._pieces(url, start, end, etag))
+        return b"".join(self._pieces(url, start, end, etag, object_bytes))
 
     def fetch_range(
-        self, url: Url, start: int, end: int, etag: str | None, path: Path, offset: int
+        self,
+        url: Url,
+        start: int,
+        end: int,
+        etag: str | None,
+        object_bytes: int | None,
+        path: Path,
+        offset: int,
     ) -> int:
         """Write some bytes of an object to a file that is there; return their CRC-32."""
         descriptor = os.open(path, os.O_WRONLY)
         crc = 0
         try:
-            for piece in self._pieces(url, start, end, etag):
+            for piece in self._pieces(url, start, end, etag, object_bytes):
                 # Here it is in the processor's cache.
                 crc = zlib.crc32(piece, crc)
                 while piece:
@@ -113,7 +137,9 @@ class Requests:
             os.close(descriptor)
         return crc
 
-    def _pieces(self, url: Url, start: int, end: int, etag: str | None) -> Iterator[memoryview]:
+    def _pieces(
+        self, url: Url, start: int, end: int, etag: str | None, object_bytes: int | None
+    ) -> Iterator[memoryview]:
         """Yield some bytes of an object as they arrive, or raise if it is another one."""
         options: dict[str, Any] = {"range": (start, end)}
         if etag is not None and not etag.startswith(("W/", _MODIFIED)):
@@ -126,7 +152,7 @@ class Requests:
                     raise
                 # A server that always sends all of it.
                 found = self._client(url).get(url.key)
-            if etag is not None and _is_other(found.meta, etag):
+            if _is_other(found.meta, etag, object_bytes):
                 raise changed(url)
             place, num_left = found.range[0], end - start
             for received in found.stream(min_chunk_size=_PIECE_BYTES):
@@ -137,10 +163,11 @@ class Requests:
                 yield piece
         _check_length(url, end - start - num_left, end - start)
 
-    def write(self, url: Url, data: bytes | Path) -> None:
-        """Write a whole object, from memory or from a file."""
+    def write(self, url: Url, data: bytes | Path) -> str | None:
+        """Write a whole object, from memory or from a file; return its ETag, if it has one."""
         with _explained(url):
-            self._client(url).put(url.key, data)
+            etag: str | None = self._client(url).put(url.key, data).get("e_tag")
+        return etag
 
     def list_heads(self, url: Url, limit: int) -> list[tuple[str, Head]]:
         """Return the objects under a folder, by names relative to it, at most about `limit`."""
@@ -158,6 +185,15 @@ class Requests:
             if url.root not in self._clients:
                 self._clients[url.root] = open_client(url, self._options)
             return self._clients[url.root]
+
+
+def server_of(url: Url, options: Mapping[str, Any]) -> str:
+    """Return what is given of the server that a bucket is on; a web server is in its URL."""
+    given = {name.lower(): value for name, value in {**os.environ, **options}.items()}
+    prefixes = _PREFIXES.get(url.scheme, ())
+    names = [prefix + name for name in _SERVERS for prefix in prefixes]
+    names += _SERVERS if prefixes else ()
+    return " ".join(str(given[name]) for name in names if given.get(name))
 
 
 def open_client(url: Url, options: Mapping[str, Any]) -> Any:
@@ -257,8 +293,8 @@ def explain(url: Url, error: Exception) -> FeedlineError:
 def changed(url: Url) -> DamagedDataError:
     """Return the error for an object that is not the one that was opened."""
     return DamagedDataError(
-        f"{url}: has changed since it was opened (another ETag or date); open the data again, and "
-        "start a new run"
+        f"{url}: has changed since it was opened (another ETag, date or size); open the data "
+        "again, and start a new run"
     )
 
 
@@ -285,7 +321,11 @@ def _modified(meta: Mapping[str, Any]) -> str | None:
     return f"{_MODIFIED}{seconds:.0f}" if seconds else None
 
 
-def _is_other(meta: Mapping[str, Any], etag: str) -> bool:
+def _is_other(meta: Mapping[str, Any], etag: str | None, object_bytes: int | None) -> bool:
+    if object_bytes not in (None, int(meta["size"])):
+        return True
+    if etag is None:
+        return False
     # A server may leave out either in the answer to a part, so like is compared with like.
     found = _modified(meta) if etag.startswith(_MODIFIED) else meta.get("e_tag")
     return found not in (None, etag)
@@ -293,3 +333,15 @@ def _is_other(meta: Mapping[str, Any], etag: str) -> bool:
 
 def _short(error: Exception) -> str:
     return str(error).partition("\n\nDebug source")[0].replace("\n", " ")[:300]
+
+
+_made: WeakSet[Requests] = WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for requests in list(_made):
+        requests.keep_forever()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from feedline.errors import DamagedDataError, InvalidValueError
+from feedline.errors import DamagedDataError, InvalidValueError, MissingDataError
 from feedline.lazy import lazy
 from feedline.store.checksums import digest_texts
+from feedline.store.chunk import OpenChunk
 from feedline.store.file_digests import FileDigests
 from feedline.store.folder import FolderStore
 from feedline.store.formats import FILE_ENDINGS
 from feedline.store.lists import LIST_PARTS
 from feedline.store.manifest import MANIFEST_NAME, Manifest, parse_manifest
-from feedline.store.remote.files import num_local_ranks
+from feedline.store.remote.files import MAX_OPENS, num_local_ranks
 from feedline.store.remote.meters import FetchMeters
 from feedline.store.remote.paths import FolderPath, RemoteTree
 from feedline.store.remote.places import Remote
@@ -45,6 +47,20 @@ class Remotely(_Base):
 
     def _begin_remotely(self, num_files: int, described: Callable[[int], str]) -> None:
         self._digests = _ServedDigests(num_files, self._path_of, self._name_of, described)
+
+    def _open(self, chunk: int) -> OpenChunk:
+        """Open a chunk; again, if the cache evicted its files before they were open."""
+        base: Any = super()
+        files, names = self.tree.files, self._names_of(chunk)
+        if not all(map(files.is_announced, names)):
+            files.keep_open(self._open_chunks, chunk, self.chunk_bytes(chunk), is_read=True)
+        for _ in range(MAX_OPENS - 1):
+            # An object that is lost is an error here.
+            for name in names:
+                files.path(name)
+            with suppress(MissingDataError, FileNotFoundError):
+                return base._open(chunk)  # type: ignore[no-any-return]
+        return base._open(chunk)  # type: ignore[no-any-return]
 
     @property
     def meters(self) -> FetchMeters:
@@ -207,6 +223,10 @@ class RemoteFolderStore(Remotely, FolderStore):
             parts = [f"{column.name}/{part}" for part in LIST_PARTS] if column.has_lists else []
             names += parts or [column.name]
         return sorted(f"{name}.npy" for name in names)
+
+    def _table_path(self, number: int) -> Path:
+        # It is opened again after all others were, and the cache may have evicted it by then.
+        return self.tree.path(self.manifest.file(number).path)
 
     def _path_of(self, number: int) -> Path:
         name = self.manifest.file(number).path
