@@ -18,6 +18,7 @@ import pytest
 from fault_proxy import Fault
 from feedline.errors import DamagedDataError, InvalidValueError, MissingDataError, RemoteError
 from feedline.store.remote import objects as objects_module
+from feedline.store.remote.forked import sendable
 from feedline.store.remote.objects import Objects, wait_before
 from feedline.store.remote.requests import Requests
 from feedline.store.remote.urls import Url, is_url
@@ -239,6 +240,26 @@ def test_a_forked_process_drops_no_client_of_its_parent() -> None:
     os.close(pipe)
     with open(end, "rb") as found:
         assert found.read() == b""
+
+
+class _OfTwoParts(Exception):
+    """An error that cannot be unpickled, because it is made of two arguments."""
+
+    def __init__(self, first: str, second: str) -> None:
+        super().__init__(f"{first} {second}")
+
+
+class _Panic(BaseException):
+    """What obstore raises for its own faults is none of Python's usual errors."""
+
+
+@pytest.mark.parametrize("error", [_OfTwoParts("it", "broke"), _Panic("it broke")])
+def test_an_error_that_cannot_be_sent_arrives_as_one_with_its_text(error: BaseException) -> None:
+    assert isinstance(sendable(error), RemoteError)
+    assert f"{type(error).__name__}: it broke" in str(sendable(error))
+    same = MissingDataError("there is nothing")
+    assert type(sendable(same)) is MissingDataError
+    assert str(sendable(same)) == str(same)
 
 
 def test_the_helper_of_a_forked_process_ends_with_it(objects: Objects) -> None:

@@ -83,13 +83,25 @@ class HelperRequests:
                 future = self._waiting.pop(number)
                 (future.set_exception if is_error else future.set_result)(found)
         except (EOFError, OSError):
-            for future in self._waiting.values():
-                if not future.done():
-                    future.set_exception(_lost())
+            with self._lock:
+                for future in self._waiting.values():
+                    if not future.done():
+                        future.set_exception(_lost())
 
 
 def _lost() -> RemoteError:
     return RemoteError("the helper process that makes requests has ended; start the worker again")
+
+
+def sendable(error: BaseException) -> Exception:
+    """Return an error that arrives as it is, or one with its text, so that its caller gets one."""
+    try:
+        arrived = pickle.loads(pickle.dumps(error))
+    except Exception:
+        arrived = None
+    if isinstance(arrived, Exception):
+        return arrived
+    return RemoteError(f"a request has failed ({type(error).__name__}: {error}); try again")
 
 
 def send(pipe: IO[bytes], value: Any) -> None:
@@ -120,8 +132,9 @@ def serve() -> None:
     def answer(number: int, name: str, arguments: tuple[Any, ...]) -> None:
         try:
             found, is_error = getattr(requests, name)(*arguments), False
-        except Exception as error:
-            found, is_error = error, True
+        except BaseException as error:
+            # A panic of obstore is none of Python's usual errors.
+            found, is_error = sendable(error), True
         with lock:
             send(out, (number, is_error, found))
 
