@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from forked import Forked, forked_ranks, forked_run
+from forked import Forked, _servers, forked_ranks, forked_run
 from processes import SUPPORT, environment, is_running
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs fork and /proc")
@@ -86,3 +86,13 @@ def test_a_server_ends_with_the_process_that_started_it_and_takes_its_own_along(
     pids = [int(word) for word in done.stdout.split()]
     assert len(pids) == 2
     wait_until_gone(*pids)
+
+
+def test_what_a_server_has_started_ends_with_it_however_it_ends() -> None:
+    job = Forked(["-c", "import time; time.sleep(600)"])
+    server = _servers.pop("numpy")
+    server.process.kill()
+    server.stop()
+    assert job.wait(60) == -signal.SIGKILL
+    wait_until_gone(job.pid)
+    job.close()

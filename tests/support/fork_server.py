@@ -2,11 +2,13 @@
 
 It is started by `forked.py` and asked by messages, each with the descriptors of stdin, stdout,
 stderr and a pipe for the id and the exit code of the new process. It ends, with all that it has
-started, when the one who asks closes the socket or is gone. Nothing may start a thread here.
+started, when the one who asks closes the socket or is gone. If it is killed itself, the kernel
+ends what it has started. Nothing may start a thread here.
 """
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import importlib
 import json
@@ -19,6 +21,8 @@ from types import ModuleType
 from typing import Any
 
 Job = dict[str, Any]
+
+_PR_SET_PDEATHSIG = 1
 
 #: How often it looks whether the one who asks is still there.
 SECONDS_BETWEEN_LOOKS = 5.0
@@ -61,6 +65,7 @@ def serve(control: socket.socket, parent: int) -> Job | None:
         gc.freeze()
         pid = os.fork()
         if pid == 0:
+            end_with_parent()
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             *streams, pipe = descriptors
@@ -77,6 +82,12 @@ def serve(control: socket.socket, parent: int) -> Job | None:
     for pid in pipes:
         os.kill(pid, signal.SIGKILL)
     return None
+
+
+def end_with_parent() -> None:
+    """Let the kernel kill this process when its parent ends, however that ends."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def tell_ended(pipes: dict[int, int]) -> None:
