@@ -41,7 +41,7 @@ PEER_TARGET, RAY_TARGET, FLAT_TARGET, MODEL_TARGET = 2.0, 0.3, 1.5, 0.15
 SMALL_BYTES = 32
 MOST_REPEATED_ROWS = 10**8
 # What is measured and what the model says.
-NEEDS = ("memory", "disk", "read", "written", "moved")
+NEEDS = ("memory", "disk", "read", "written", "moved", "spilled")
 # A cluster to say something about: nodes, cores, the network of a node in bytes a second, and the
 # memory of a task.
 NODES, CORES, NETWORK, LARGE_BUDGET = 100, 16, 1.25e9, 2**32
@@ -154,7 +154,7 @@ def check_needs(figures: dict[str, Any]) -> list[tuple[str, bool]]:
         off = max(abs(found[name] / needed[name] - 1) for found, needed in pairs)
         text = f"model: bytes {name} are off by {off:.0%} at most ({MODEL_TARGET:.0%})"
         checks.append((text, off <= MODEL_TARGET))
-    for name in ("memory", "disk"):
+    for name in ("memory", "disk", "spilled"):
         share = max(found[name] / needed[name] for found, needed in pairs)
         text = f"model: {name} is {share:.0%} of what it says at most (100%)"
         checks.append((text, share <= 1))

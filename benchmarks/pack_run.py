@@ -3,8 +3,8 @@
 `pack_run.py make KIND FOLDER BYTES`, `pack_run.py pack ENGINE WORKERS SHUFFLE SOURCE FOLDER`, or
 `pack_run.py needs ARGUMENTS` of `pack_needs`. `ray.init` is not counted, nor the start of the
 workers. `written` and `read` are what all workers write to files and read from them, `moved` is the
-size of what tasks get from the object store; the memory is that of the largest worker, without
-mapped files.
+size of what tasks get from the object store, and `spilled` what Ray writes of it to a local disk;
+the memory is that of the largest worker, without mapped files.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import shutil
 import sys
 import tempfile
 import threading
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from time import perf_counter
@@ -87,7 +88,12 @@ def needs(arguments: dict[str, int]) -> dict[str, int]:
         return {name: getattr(found, name) for name in ("memory", *names, "network")}
     # That of one worker, as it is measured.
     memory = found.memory // arguments["num_cores"]
-    return {"memory": memory, **{name: getattr(found, name) for name in names}}
+    # Ray spills what does not fit into its object store, which is all of it at most.
+    return {"memory": memory, "spilled": found.moved, **{n: getattr(found, n) for n in names}}
+
+
+#: What Ray calls the workers that move objects between its store and a disk.
+SPILLERS = b"SpillWorker", b"RestoreWorker"
 
 
 class Watch:
@@ -99,6 +105,7 @@ class Watch:
         self._thread = threading.Thread(target=self._run)
         self._first: dict[str, dict[str, int]] = {}
         self._last: dict[str, dict[str, int]] = {}
+        self._spillers: set[str] = set()
         self.found: dict[str, int] = {"memory": 0, "disk": 0}
 
     def __enter__(self) -> None:
@@ -110,11 +117,14 @@ class Watch:
         self._is_over.set()
         self._thread.join()
         self._look()
-        for name, field in (("read", "rchar"), ("written", "wchar")):
-            self.found[name] = sum(
-                last[field] - self._first.get(pid, {}).get(field, 0)
-                for pid, last in self._last.items()
-            )
+        workers = self._last.keys() - self._spillers
+        self.found["read"] = self._counted("rchar", workers)
+        self.found["written"] = self._counted("wchar", workers)
+        self.found["spilled"] = self._counted("wchar", self._spillers)
+
+    def _counted(self, field: str, processes: Iterable[str]) -> int:
+        """Return what processes have read or written since the beginning."""
+        return sum(self._last[p][field] - self._first.get(p, {}).get(field, 0) for p in processes)
 
     def _run(self) -> None:
         while not self._is_over.wait(0.1):
@@ -131,7 +141,10 @@ class Watch:
                 # The driver of a cluster leaves the work to others; this thread reads in it.
                 is_worker = process.name == str(os.getpid())
                 if self._engine == "ray":
-                    is_worker = (process / "cmdline").read_bytes().startswith(b"ray::")
+                    command = (process / "cmdline").read_bytes()
+                    is_worker = command.startswith(b"ray::")
+                    if any(name in command for name in SPILLERS):
+                        self._spillers.add(process.name)
                 if is_worker:
                     self._look_at(process)
 

@@ -113,7 +113,8 @@ def _needs(report: Report) -> tuple[Bars, ...]:
         text = f"target {bounds[0][1]}: {said}, {verdict}"
         target = Target(most, text, verdict == "met", line)
         rows[-1] = Row(rows[-1].label, rows[-1].bars, (target,))
-        what = f"bytes {name}" if pattern else {"disk": "temporary disk"}.get(name, name)
+        names = {"disk": "temporary disk", "spilled": "spilled by Ray"}
+        what = f"bytes {name}" if pattern else names.get(name, name)
         panels.append(Bars(f"GiB: {what}", tuple(rows), unit=GIB))
     large = tuple(
         Row(name, (("the model", report.number("terabyte", name, show=show_gb)),))

@@ -29,7 +29,9 @@ class PackNeeds:
         read: The bytes that all processes read from files, most of them from the page cache where
             that is large enough.
         written: The bytes that they write to files.
-        moved: The most bytes that go from task to task through Ray's object store.
+        moved: The most bytes that go from task to task through Ray's object store. What does not
+            fit there, Ray writes to local disks: at most these bytes, which are not in `disk` and
+            `written`.
         network: The most bytes that go through each node's network, if all storage is elsewhere.
         num_blocks: The number of temporary files.
         piece_bytes: The bytes that are read from a temporary file at once.
