@@ -34,6 +34,15 @@ def of_formats() -> Iterator[Picture]:
         return Row(f"{name}, the best of each", (ours, theirs), targets)
 
     rates = [*map(rate, starts), *(best(name) for name in TARGETS if TARGETS[name] < BY_FAR)]
+    rates.append(
+        Row(
+            "huggingface, one thread of numpy",
+            tuple(
+                (f"rows {name}", report.number("limits", name, show=show_millions))
+                for name in report.figures["limits"]
+            ),
+        )
+    )
     panels = [Bars("rows per second, log scale; more is better", tuple(rates), log=True)]
     for key, axis in (("first", "to the first batch"), ("resume", "to resume at 90% of an epoch")):
         rows = tuple(Row(start, tuple(bars(start, key))) for start in starts)
@@ -55,6 +64,10 @@ def of_formats() -> Iterator[Picture]:
 
 def show_rows(value: float) -> str:
     return f"{value:,.0f} rows/s"
+
+
+def show_millions(value: float) -> str:
+    return f"{value / 1e6:.2f}M rows/s"
 
 
 def show_gib(value: float) -> str:
