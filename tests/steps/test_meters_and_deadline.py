@@ -121,9 +121,9 @@ def test_all_waiting_for_a_loader_of_another_library_is_reading(
 def test_what_a_device_waited_and_was_known_late_makes_no_share_above_one() -> None:
     meter = WaitMeter(window=2)
     # In a step of a second, it becomes known that the device has waited for three.
-    meter.add(waited=Wait(3.0, copying=3.0), worked=1.0 - 3.0)
+    meter.add(waited=(3.0, 0.0, 3.0), worked=1.0 - 3.0)
     assert (meter.share, meter.latest, meter.seconds_per_step) == (1.0, (3.0, 0.0), 1.0)
-    meter.add(waited=Wait(0.0), worked=5.0)
+    meter.add(waited=(0.0, 0.0, 0.0), worked=5.0)
     assert meter.share == meter.shares["copying"] == 0.5
 
 
@@ -142,9 +142,9 @@ def test_the_progress_bar_says_what_is_waited_for_most() -> None:
 
     scheduler = scheduler_for(Sized(2), num_epochs=1)
     progress = RunProgress(Bar())
-    scheduler.waiting.add(waited=Wait(0.001, reading=0.001), worked=0.999)
+    scheduler.waiting.add(waited=(0.001, 0.001, 0.0), worked=0.999)
     progress.update(scheduler)
-    scheduler.waiting.add(waited=Wait(1.0, reading=0.25, copying=0.5), worked=0.0)
+    scheduler.waiting.add(waited=(1.0, 0.25, 0.5), worked=0.0)
     progress.update(scheduler)
     assert [note.split("  ")[-1] for note in notes] == ["waiting 0%", "waiting 50%, mostly copying"]
 

@@ -201,10 +201,11 @@ class ForeignLoader:
         return self._delivering(batches)
 
     def _delivering(self, batches: Iterator[Any]) -> Iterator[Any]:
+        reads = TimedReads(batches, self.waits)
         while not self._has_ended and self._batches is batches:
             if self._has_state and self._num_delivered % self.group_size == 0:
                 self._group_state = self._own_state()
-            batch = self._taken(batches)
+            batch = self._taken(reads)
             if batch is _END:
                 self._end()
                 if batches is self.loader and self._is_used and not self._num_delivered:
@@ -224,7 +225,7 @@ class ForeignLoader:
                     next(batches, None)
             yield batch
 
-    def _taken(self, batches: Iterator[Any]) -> Any:
+    def _taken(self, reads: Iterator[Any]) -> Any:
         if self._error is not None:
             error, self._error = self._error, None
             raise error
@@ -232,7 +233,7 @@ class ForeignLoader:
             self._held_state = None
             return self._ahead.pop()
         try:
-            return next(TimedReads(batches, self.waits), _END)
+            return next(reads, _END)
         except BaseException:
             if self._num_delivered % self.group_size == 0:
                 self._held_state = self._group_state

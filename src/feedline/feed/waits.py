@@ -13,6 +13,8 @@ PARTS = ("reading", "copying", "handing_over")
 Stretch = tuple[float, float]
 #: What a counter shows at one time: seconds of reading, of copying, and those hidden.
 Counted = tuple[float, float, float]
+#: The arguments of a `Wait`: the seconds of all parts, of reading and of copying.
+Seconds = tuple[float, float, float]
 
 
 class Wait(float):
@@ -98,11 +100,15 @@ class WaitCounter:
 
     def since(self, before: Counted, seconds: float) -> Wait:
         """Return the parts of the `seconds` that a loop has spent in `next` since `before`."""
+        return Wait(*self.seconds_since(before, seconds))
+
+    def seconds_since(self, before: Counted, seconds: float) -> Seconds:
+        """Return the same as plain numbers, which take half as long to make."""
         reading, copying, hidden = before
         seconds += self.hidden - hidden
         copying = self.copying - copying
         reading = self.reading - reading if self.is_split else max(0.0, seconds - copying)
-        return Wait(seconds, reading, copying)
+        return seconds, reading, copying
 
     def add_reading(
         self, start: float, before: float | None = None, copied: Iterable[Stretch] = ()

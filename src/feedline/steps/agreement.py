@@ -52,6 +52,9 @@ class Verdict(NamedTuple):
         return "a rank requested a stop" if self.is_asked else None
 
 
+_NOTHING = Verdict()
+
+
 class Agreement:
     """Compares the messages of the ranks, once per step.
 
@@ -69,11 +72,11 @@ class Agreement:
         #: Whether this rank asks all of them to stop.
         self.is_asked = False
         #: What the ranks agreed on at the latest step.
-        self.verdict = Verdict()
+        self.verdict = _NOTHING
 
     def reset(self) -> None:
         """Forget what was agreed on."""
-        self.verdict, self.step = Verdict(), -1
+        self.verdict, self.step = _NOTHING, -1
 
     def compare_once(self, **limits: int | None) -> None:
         """Raise `DesyncError` on every rank unless all ranks have the same limits."""
@@ -120,6 +123,10 @@ class Agreement:
             | (_ASKED if self.is_asked else 0)
             | place
         )
+        if told == place:
+            # Nobody asks for anything, as at nearly every step.
+            self.verdict = _NOTHING
+            return self.verdict
         if told // _DIVERGED_RANK:
             raise DesyncError(
                 f"rank {told // _DIVERGED_RANK - 1} has received other samples than its plan by "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from feedline.feed.waits import PARTS, Wait
+from feedline.feed.waits import PARTS, Seconds, Wait
 
 
 class LossAverage:
@@ -41,7 +41,7 @@ class WaitMeter:
 
     Examples:
         >>> meter = WaitMeter(window=10)
-        >>> meter.add(waited=Wait(1.0, reading=0.75), worked=3.0)
+        >>> meter.add(waited=(1.0, 0.75, 0.0), worked=3.0)
         >>> meter.share
         0.25
         >>> meter.shares
@@ -49,10 +49,10 @@ class WaitMeter:
     """
 
     def __init__(self, window: int) -> None:
-        self._steps: deque[tuple[Wait, float]] = deque(maxlen=window)
+        self._steps: deque[tuple[Seconds, float]] = deque(maxlen=window)
 
-    def add(self, *, waited: Wait, worked: float) -> None:
-        """Record a step.
+    def add(self, *, waited: Seconds, worked: float) -> None:
+        """Record a step: the seconds of waiting, of its reading and its copying, and in the step.
 
         What a device waited for copies is known some steps later, so it may be more than a step.
         """
@@ -64,23 +64,27 @@ class WaitMeter:
         if not self._steps:
             return None
         waited, worked = self._steps[-1]
-        return waited, max(0.0, worked)
+        return Wait(*waited), max(0.0, worked)
 
     @property
     def share(self) -> float:
         """The share of time spent waiting, over the window."""
-        waited = sum(step[0] for step in self._steps)
-        total = waited + sum(step[1] for step in self._steps)
+        waited, total = sum(waited for (waited, *_), _ in self._steps), self._seconds
         return min(1.0, waited / total) if total else 0.0
 
     @property
     def shares(self) -> dict[str, float]:
         """The share of time spent on each part of waiting, over the window."""
-        total = sum(map(sum, self._steps))
-        parts = {name: sum(getattr(wait, name) for wait, _ in self._steps) for name in PARTS}
+        total, waits = self._seconds, [Wait(*waited) for waited, _ in self._steps]
+        parts = {name: sum(getattr(wait, name) for wait in waits) for name in PARTS}
         return {name: seconds / total if total else 0.0 for name, seconds in parts.items()}
 
     @property
     def seconds_per_step(self) -> float:
         """The mean duration of a step with its waiting, over the window."""
-        return sum(map(sum, self._steps)) / len(self._steps) if self._steps else 0.0
+        return self._seconds / len(self._steps) if self._steps else 0.0
+
+    @property
+    def _seconds(self) -> float:
+        """The seconds of all steps of the window, with their waiting."""
+        return sum(waited + worked for (waited, *_), worked in self._steps)

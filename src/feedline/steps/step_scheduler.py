@@ -218,11 +218,11 @@ class StepScheduler(StepData):
             handed_out = perf_counter()
             if group is None:
                 return
-            waited = self._walk.waits.since(before, handed_out - start)
+            waited = self._walk.waits.seconds_since(before, handed_out - start)
             yield group
             done = perf_counter()
             self._verdict_now()
-            self.waiting.add(waited=waited, worked=done - start - waited)
+            self.waiting.add(waited=waited, worked=done - start - waited[0])
             self._deadline.note_step(perf_counter() - start)
             if self._progress is not None:
                 self._progress.update(self)
@@ -265,8 +265,10 @@ class StepScheduler(StepData):
 
         It stays true after the run has ended there.
         """
-        num_steps, num_epochs = self._count.step + self._is_out, self.epoch + self.is_last_batch
-        return self._is_over(num_steps) or num_epochs >= self.num_epochs
+        # Asked for several times a step, so it goes to the walk itself.
+        walk = self._walk
+        is_over = self._is_over(self._count.step + (walk.group is not None))
+        return is_over or walk.epoch + walk.is_last_group >= self.num_epochs
 
     @property
     def is_ckpt_step(self) -> bool:
