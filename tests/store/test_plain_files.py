@@ -93,3 +93,18 @@ def test_chunks_of_many_files_keep_few_files_open(tmp_path: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
     assert store[:]["x"].sum() == 200 * 6
     assert len(os.listdir("/proc/self/fd")) <= before + 128
+
+
+def test_tables_that_were_written_at_two_times_are_refused(tmp_path: Path) -> None:
+    for name in ("train-0-of-1", "train-0-of-2", "train-1-of-2"):
+        write(tmp_path / name, pa.table({"x": [1]}), "parquet")
+    with pytest.raises(StoreError, match=r"that count to 1 and to 2; .*two times"):
+        feedline.open(tmp_path)
+
+
+def test_a_table_whose_ending_has_capitals_is_not_left_out(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        write(tmp_path / name, pa.table({"x": [1]}), "parquet")
+    (tmp_path / "b.parquet").rename(tmp_path / "b.PARQUET")
+    with pytest.raises(InvalidValueError, match=r"'b\.PARQUET', whose ending .* small letters"):
+        feedline.open(tmp_path)
