@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import feedline
-from feedline.errors import DamagedDataError, FeedlineError
+from feedline.errors import DamagedDataError, FeedlineError, StoreError
 from feedline.store.foreign import indexed
 from tf_records import example, file_of, floats, integers, strings
 
@@ -259,3 +259,10 @@ def test_a_large_shard_that_is_only_touched_stays_open(tmp_path: Path) -> None:
     os.utime(path, (1, 1))
     assert store[:]["cls"] == labels
     assert feedline.open(path)[:]["cls"] == labels
+
+
+@pytest.mark.parametrize("ending", ["tar", "tfrecord"])
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path, ending: str) -> None:
+    os.mkfifo(tmp_path / f"x.{ending}")
+    with pytest.raises(StoreError, match="must be a regular file"):
+        feedline.open(tmp_path / f"x.{ending}")

@@ -224,6 +224,8 @@ def _held_by(source: Any, content: Content) -> int:
 def _digest(file: Path) -> str:
     if hasattr(file, "identity"):
         return digest_texts(map(str, file.identity))
+    if file.exists() and not file.is_file():
+        raise StoreError(f"{file}: must be a regular file")  # A pipe would be waited for.
     try:
         return digest_parts(file)
     except OSError as error:
