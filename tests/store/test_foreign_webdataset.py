@@ -230,3 +230,21 @@ def test_files_of_two_formats_in_one_folder_are_refused(tmp_path: Path) -> None:
     (tmp_path / "x.tfrecord").write_bytes(b"")
     with pytest.raises(StoreError, match="has files of webdataset and of tfrecord"):
         feedline.open(tmp_path)
+
+
+@pytest.mark.parametrize("ending", ["tar", "tfrecord"])
+def test_a_shard_beside_its_compressed_copy_is_refused(tmp_path: Path, ending: str) -> None:
+    for name in (f"x.{ending}", f"x.{ending}.gz", f"y.{ending}.gz"):
+        (tmp_path / name).write_bytes(b"")
+    with pytest.raises(StoreError, match=rf"'x\.{ending}' and 'x\.{ending}\.gz'.* come twice"):
+        feedline.open(tmp_path)
+
+
+@pytest.mark.parametrize("numbers", [(0, 5), (2, 5), (1, 2, 5)])
+def test_shards_beyond_their_total_do_not_stand_for_missing_ones(
+    tmp_path: Path, numbers: Sequence[int]
+) -> None:
+    for number in numbers:
+        (tmp_path / f"x-{number}-of-2.tar").write_bytes(tar_of({"a.txt": b"1"}))
+    with pytest.raises(StoreError, match=r"shards? of 2 of 'x\.tar'; missing"):
+        feedline.open(tmp_path)

@@ -20,6 +20,7 @@ _WORD = re.compile("[A-Za-z]+")
 _NUMBER = re.compile("([0-9]+)")
 # Such as train-00003-of-00010.
 _NUMBERED = re.compile(r"^(.*)-([0-9]{1,18})-of-([0-9]{1,18})(?![0-9])(.*)$", re.DOTALL)
+_COMPRESSED = re.compile(r"\.(gz|zlib|zst|xz|bz2)$", re.IGNORECASE)
 _MOST_NAMED = 3
 
 
@@ -37,6 +38,7 @@ def shards_in(path: Path, is_shard: Callable[[str], bool]) -> list[Path]:
     _check_folders(path, names, is_shard)
     _check_splits(path, names)
     _check_complete(path, names)
+    _check_once(path, names)
     return [file_in(path, name) for name in names]
 
 
@@ -94,11 +96,25 @@ def _check_complete(folder: Path, names: Iterable[str]) -> None:
                 f"{folder}: has shards of {before + after!r:.80} that count to {other} and to "
                 f"{total}; they were written at two times; remove those of one, or move them"
             )
-        if len(numbers) < total:
+        # Some count from 1. There may be any number of them by their names.
+        if len(numbers) < total or max(numbers) - min(numbers) >= total:
             missing = (n for n in range(total) if n not in numbers)
-            first = [next(missing) for _ in range(min(_MOST_NAMED, total - len(numbers)))]
+            num_missing = total - sum(number < total for number in numbers)
+            first = [next(missing) for _ in range(min(_MOST_NAMED, num_missing))]
             raise MissingDataError(
                 f"{folder}: has {several(len(numbers), 'shard')} of {total} of "
                 f"{before + after!r:.80}; missing are {', '.join(map(str, first))}"
-                f"{', …' if total - len(numbers) > len(first) else ''}; restore them"
+                f"{', …' if num_missing > len(first) else ''}; restore them"
+            )
+
+
+def _check_once(folder: Path, names: Iterable[str]) -> None:
+    """Raise if a shard is there twice, compressed and as it was before."""
+    known = set(names)
+    for name in names:
+        plain = _COMPRESSED.sub("", name)
+        if plain != name and plain in known:
+            raise StoreError(
+                f"{folder}: has {plain!r:.80} and {name!r:.80}, so its samples would come twice; "
+                "remove one of them, or move it to another folder"
             )
