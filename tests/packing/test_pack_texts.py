@@ -67,6 +67,21 @@ def test_a_quote_that_is_not_closed_in_the_header_of_csv_is_refused(tmp_path: Pa
         _packed(path, tmp_path)
 
 
+@pytest.mark.parametrize("end", ["", "\n", "\n3,z\n4,w\n"])
+def test_a_quote_that_is_not_closed_in_csv_takes_no_rows(tmp_path: Path, end: str) -> None:
+    path = _written(tmp_path / "rows.csv", f'a,t\n1,x\n2,"y{end}')
+    with pytest.raises(SourceFault, match="the row at byte 8 has a quote that is not closed"):
+        _packed(path, tmp_path)
+
+
+@pytest.mark.parametrize("last", ['"y"', '"y\nz"', 'y"', '"y""z"', ""])
+def test_the_last_row_of_csv_needs_no_newline(tmp_path: Path, last: str) -> None:
+    path = _written(tmp_path / "rows.csv", f"a,t\n1,x\n2,{last}")
+    with path.open(newline="") as file:
+        expected = [row[1] for row in csv.reader(file)][1:]
+    assert list(_packed(path, tmp_path)[:]["t"]) == expected
+
+
 @pytest.mark.parametrize("is_late", [False, True])
 @pytest.mark.parametrize(
     ("name", "lines"),

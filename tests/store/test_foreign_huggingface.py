@@ -172,6 +172,36 @@ def test_datasets_in_memory_are_stores() -> None:
     runpy.run_path(str(HERE / "huggingface" / "live.py"), run_name="__main__")
 
 
+class Dataset:
+    """What a store asks a `datasets.Dataset` for."""
+
+    def __init__(self, table: Any, indices: Any = None) -> None:
+        self.data = table
+        self.format = {"type": None, "columns": table.column_names}
+        self._indices = None if indices is None else pa.table({"indices": indices})
+
+    def __len__(self) -> int:
+        return int((self.data if self._indices is None else self._indices).num_rows)
+
+
+Dataset.__module__ = "datasets.arrow_dataset"
+
+
+def test_every_sample_of_a_small_dataset_in_memory_counts_for_its_fingerprint() -> None:
+    numbers = np.arange(1000)
+    fingerprint = feedline.open(Dataset(pa.table({"x": numbers}))).fingerprint
+    assert feedline.open(Dataset(pa.table({"x": numbers}), numbers)).fingerprint == fingerprint
+    swapped = numbers.copy()
+    swapped[[3, 4]] = [4, 3]
+    others = [
+        Dataset(pa.table({"x": swapped})),
+        Dataset(pa.table({"x": numbers}), swapped),
+        Dataset(pa.table({"x": pa.array(numbers, mask=numbers == 500)})),
+    ]
+    for other in others:
+        assert feedline.open(other).fingerprint != fingerprint
+
+
 def test_a_dataset_can_be_inspected_and_packed(folder: Path, tmp_path: Path) -> None:
     facts = inspect_path(folder).facts
     assert "60" in str(facts)

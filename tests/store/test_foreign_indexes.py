@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
+import os
 import pickle
 import sys
+import tarfile
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import blake2b
 from pathlib import Path
@@ -15,7 +18,7 @@ import numpy as np
 import pytest
 
 import feedline
-from feedline.errors import DamagedDataError, FeedlineError
+from feedline.errors import DamagedDataError, FeedlineError, StoreError
 from feedline.store.foreign import indexed
 from tf_records import example, file_of, floats, integers, strings
 
@@ -212,3 +215,54 @@ def test_what_is_sent_to_workers_does_not_grow_with_the_samples(tmp_path: Path) 
     path = tmp_path / "data" / "x.tfrecord"
     path.write_bytes(file_of(record_of(n) for n in range(3000)))
     assert len(pickle.dumps(feedline.open(path))) < few + 50
+
+
+def tar_of_large_parts(labels: list[bytes]) -> bytes:
+    """Return a tar file of which digests read only some parts: its images are always the same."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for number, label in enumerate(labels):
+            for ending, content in (("cls", label), ("jpg", bytes([number]) * 20_000)):
+                info = tarfile.TarInfo(f"{number:03d}.{ending}")
+                info.size = len(content)
+                archive.addfile(info, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+def test_a_label_that_is_written_anew_in_a_large_shard_gets_another_index(tmp_path: Path) -> None:
+    path, labels = tmp_path / "x.tar", [b"1"] * 60
+    for number in range(60):
+        labels[number] = b"1000"
+        path.write_bytes(tar_of_large_parts(labels))
+        os.utime(path, (number, number))
+        assert feedline.open(path)[:]["cls"] == labels
+
+
+def test_a_large_shard_that_changes_while_it_is_open_never_gives_other_values(
+    tmp_path: Path,
+) -> None:
+    path, labels = tmp_path / "x.tar", [b"1"] * 60
+    path.write_bytes(tar_of_large_parts(labels))
+    for number in range(0, 60, 7):
+        store = feedline.open(path)
+        labels[number] = b"1000"
+        path.write_bytes(tar_of_large_parts(labels))
+        os.utime(path, (number, number))
+        with pytest.raises(DamagedDataError, match="since the data was opened"):
+            store[number]
+
+
+def test_a_large_shard_that_is_only_touched_stays_open(tmp_path: Path) -> None:
+    path, labels = tmp_path / "x.tar", [b"1"] * 60
+    path.write_bytes(tar_of_large_parts(labels))
+    store = feedline.open(path)
+    os.utime(path, (1, 1))
+    assert store[:]["cls"] == labels
+    assert feedline.open(path)[:]["cls"] == labels
+
+
+@pytest.mark.parametrize("ending", ["tar", "tfrecord"])
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path, ending: str) -> None:
+    os.mkfifo(tmp_path / f"x.{ending}")
+    with pytest.raises(StoreError, match="must be a regular file"):
+        feedline.open(tmp_path / f"x.{ending}")

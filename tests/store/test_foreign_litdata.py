@@ -324,6 +324,14 @@ def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
         feedline.open(folder)
 
 
+def test_a_table_that_was_exchanged_for_another_is_refused(tmp_path: Path) -> None:
+    folder = copy_of("table", tmp_path)
+    first, second = (folder / f"chunk-0-{number}.bin" for number in range(2))
+    shutil.copy(second, first)
+    with pytest.raises(DamagedDataError, match="has 3,630 bytes but should have 3,526"):
+        feedline.open(folder)[0]
+
+
 def write_table(path: Path, values: list[Any], **others: list[Any]) -> None:
     """Write a chunk with one column, as litdata does."""
     import pyarrow as pa
@@ -336,3 +344,9 @@ def write_table(path: Path, values: list[Any], **others: list[Any]) -> None:
     end = 4 * (len(values) + 2)
     head = np.array([len(values)] + [end] * (len(values) + 1), "<u4").tobytes()
     path.write_bytes(head + content + np.uint32(len(content)).tobytes() + b"LDARW01\0")
+
+    def note_size(index: dict[str, Any]) -> None:
+        (chunk,) = (chunk for chunk in index["chunks"] if chunk["filename"] == path.name)
+        chunk["chunk_bytes"] = path.stat().st_size
+
+    change_index(path.parent, note_size)

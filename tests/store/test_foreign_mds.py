@@ -301,6 +301,7 @@ def test_wild_numbers_in_a_shard_never_read_outside_of_it(
         (lambda i: i["shards"][0].pop("raw_data"), DamagedDataError, "raw_data"),
         (lambda i: i["shards"][1]["column_names"].reverse(), DamagedDataError, "differ"),
         (lambda i: i["shards"][0]["column_names"].append("x"), DamagedDataError, "equally many"),
+        (lambda i: i["shards"].append(i["shards"][0]), DamagedDataError, "lists .* twice"),
         (lambda i: i.update(shards=[]), DamagedDataError, "0 shards"),
         (lambda i: i.update(shards=[[]]), DamagedDataError, "JSON object"),
         (
@@ -380,3 +381,9 @@ def test_what_is_pickled_for_workers_has_no_data(data: Path) -> None:
     store = feedline.open(data)
     store[:]
     assert len(pickle.dumps(store)) < 20_000
+
+
+def test_an_index_is_what_is_opened_where_other_files_lie_beside_it(data: Path) -> None:
+    expected = feedline.open(data)[:]["id"].tolist()
+    (data / "backup.tar").write_bytes(bytes(1024))
+    assert feedline.open(data)[:]["id"].tolist() == expected

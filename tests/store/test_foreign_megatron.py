@@ -66,7 +66,7 @@ def test_windows_over_the_tokens_take_their_type_from_the_index(tmp_path: Path) 
         (18, b"\xff" * 8, "is truncated or damaged"),
         (26, b"\xff" * 8, "is truncated or damaged"),
         (34, b"\xff" * 4, "fewer than 0 tokens"),
-        (34 + 8, struct.pack("<q", 2**60), "outside of its chunk"),
+        (34 + 8, struct.pack("<q", 2**60), "end at byte 1152921504606846980"),
         (34 + 8, struct.pack("<q", -2), "outside of its chunk"),
         (34 + 24, b"\x05", "documents must begin"),
     ],
@@ -91,3 +91,22 @@ def test_files_that_are_cut_short_are_refused(tmp_path: Path) -> None:
             )
         with pytest.raises(DamagedDataError):
             _ = feedline.open(tmp_path / "x.bin")[:]
+
+
+@pytest.mark.parametrize("num_more", [-1, 1, 1000])
+def test_an_index_that_ends_elsewhere_than_its_tokens_is_refused(
+    tmp_path: Path, num_more: int
+) -> None:
+    path = write(tmp_path, [2, 0, 3], [0, 1, 3])
+    np.arange(5 + num_more, dtype="<u2").tofile(path)
+    with pytest.raises(DamagedDataError, match="end at byte 10; one of them is older"):
+        feedline.open(path)
+
+
+def test_files_beside_a_folder_of_their_name_are_other_data(tmp_path: Path) -> None:
+    write(tmp_path, [2, 3], [0, 2])
+    feedline.pack({"id": np.arange(7)}, tmp_path / "packed", format="parquet")
+    (tmp_path / "x").mkdir()
+    for found in (tmp_path / "packed").glob("*.parquet"):
+        found.rename(tmp_path / "x" / found.name)
+    assert feedline.open(tmp_path / "x")[:]["id"].tolist() == list(range(7))

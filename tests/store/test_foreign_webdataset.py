@@ -214,3 +214,37 @@ def test_a_link_out_of_the_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "data" / "x.tar").symlink_to(tmp_path / "secret.tar")
     with pytest.raises(UnsafeDataError, match="outside its folder"):
         feedline.open(tmp_path / "data")
+
+
+@pytest.mark.parametrize("ending", ["tar", "tfrecord"])
+def test_shards_in_folders_inside_are_not_left_out(tmp_path: Path, ending: str) -> None:
+    for folder in (tmp_path, tmp_path / "more"):
+        folder.mkdir(exist_ok=True)
+        (folder / f"x.{ending}").write_bytes(tar_of({"a.txt": b"1"}))
+    with pytest.raises(StoreError, match=rf"more of them in 'more', such as 'x\.{ending}'"):
+        feedline.open(tmp_path)
+
+
+def test_files_of_two_formats_in_one_folder_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.tar").write_bytes(tar_of({"a.txt": b"1"}))
+    (tmp_path / "x.tfrecord").write_bytes(b"")
+    with pytest.raises(StoreError, match="has files of webdataset and of tfrecord"):
+        feedline.open(tmp_path)
+
+
+@pytest.mark.parametrize("ending", ["tar", "tfrecord"])
+def test_a_shard_beside_its_compressed_copy_is_refused(tmp_path: Path, ending: str) -> None:
+    for name in (f"x.{ending}", f"x.{ending}.gz", f"y.{ending}.gz"):
+        (tmp_path / name).write_bytes(b"")
+    with pytest.raises(StoreError, match=rf"'x\.{ending}' and 'x\.{ending}\.gz'.* come twice"):
+        feedline.open(tmp_path)
+
+
+@pytest.mark.parametrize("numbers", [(0, 5), (2, 5), (1, 2, 5)])
+def test_shards_beyond_their_total_do_not_stand_for_missing_ones(
+    tmp_path: Path, numbers: Sequence[int]
+) -> None:
+    for number in numbers:
+        (tmp_path / f"x-{number}-of-2.tar").write_bytes(tar_of({"a.txt": b"1"}))
+    with pytest.raises(StoreError, match=r"shards? of 2 of 'x\.tar'; missing"):
+        feedline.open(tmp_path)

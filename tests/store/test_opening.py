@@ -378,3 +378,11 @@ def test_the_mask_of_a_selected_column_comes_with_it(tmp_path: Path, kind: str) 
     assert list(store.columns) == ["x", "x/is_missing"]
     assert store[:]["x/is_missing"].tolist() == [False, True, False]
     assert list(feedline.open(path, columns=["y"]).columns) == ["y"]
+
+
+def test_a_matrix_of_texts_is_refused_by_its_type(tmp_path: Path) -> None:
+    zarr = pytest.importorskip("zarr")
+    matrix = zarr.create_array(tmp_path / "x.zarr", shape=(4, 2), dtype="<U3", zarr_format=2)
+    matrix[:] = "abc"
+    with pytest.raises(InvalidValueError, match=r"'X' has values of type <U3 and must have num"):
+        feedline.open(tmp_path / "x.zarr")

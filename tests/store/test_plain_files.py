@@ -93,3 +93,46 @@ def test_chunks_of_many_files_keep_few_files_open(tmp_path: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
     assert store[:]["x"].sum() == 200 * 6
     assert len(os.listdir("/proc/self/fd")) <= before + 128
+
+
+def test_tables_that_were_written_at_two_times_are_refused(tmp_path: Path) -> None:
+    for name in ("train-0-of-1", "train-0-of-2", "train-1-of-2"):
+        write(tmp_path / name, pa.table({"x": [1]}), "parquet")
+    with pytest.raises(StoreError, match=r"that count to 1 and to 2; .*two times"):
+        feedline.open(tmp_path)
+
+
+def test_a_table_whose_ending_has_capitals_is_not_left_out(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        write(tmp_path / name, pa.table({"x": [1]}), "parquet")
+    (tmp_path / "b.parquet").rename(tmp_path / "b.PARQUET")
+    with pytest.raises(InvalidValueError, match=r"'b\.PARQUET', whose ending .* small letters"):
+        feedline.open(tmp_path)
+
+
+@pytest.mark.parametrize("shape", ["plain", "list", "struct"])
+def test_old_times_that_nanoseconds_cannot_hold_are_refused(tmp_path: Path, shape: str) -> None:
+    for year, is_held in ((2200, True), (3000, False), (1500, False)):
+        moment = np.datetime64(f"{year}-01-01", "us")
+        values = pa.array([moment.item(), None])
+        if shape == "list":
+            values = pa.ListArray.from_arrays([0, 1, 1], values.drop_null())
+        elif shape == "struct":
+            values = pa.StructArray.from_arrays([values, pa.array(["a", "b"])], ["in.ner", "t"])
+        path = tmp_path / f"{year}.parquet"
+        table = pa.table({"n.ame": values, "x": [1, 2]})
+        parquet.write_table(table, path, use_deprecated_int96_timestamps=True)
+        if is_held:
+            for store in (feedline.open(path), packed(path, tmp_path / "packed")):
+                name = next(name for name in store.columns if name.startswith("n.ame"))
+                assert np.ravel(store[0][name]).tolist() == [moment.astype("M8[ns]").item()]
+            continue
+        for read in (lambda p: feedline.open(p)[:], lambda p: packed(p, tmp_path / "wrong")):
+            with pytest.raises(InvalidValueError, match=r"'n\.ame' has times .* 1677 or after"):
+                read(path)
+        assert feedline.open(path, columns=["x"])[:]["x"].tolist() == [1, 2]
+
+
+def packed(path: Path, folder: Path) -> feedline.Store:
+    feedline.pack(path, folder, progress=False)
+    return feedline.open(folder)

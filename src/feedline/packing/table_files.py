@@ -16,6 +16,7 @@ from feedline.packing.parts import Part, parts_between, rows_between
 from feedline.packing.rows import Batch, Flat, SourceFault, describe_files
 from feedline.packing.selection import Selection, select
 from feedline.store.extras import import_arrow
+from feedline.store.parquet_times import fields_with_int96, refuse_wrapped
 from feedline.words import several
 
 # Decoding takes several times the memory of its result.
@@ -80,22 +81,30 @@ class ParquetFiles:
             first = int(np.searchsorted(ends, start, side="right"))
             row = int(ends[first]) - groups[first].num_rows
             for number in range(first, len(groups)):
-                for table in file.iter_batches(
-                    batch_size=_batch_rows(file, number, groups[number]),
-                    row_groups=[number],
-                    columns=fields_of(file.schema_arrow, self._selection),
-                ):
+                batch_size = _batch_rows(file, number, groups[number])
+                names = fields_of(file.schema_arrow, self._selection)
+                if old := [name for name in fields_with_int96(file) if name in names]:
+                    self._check_times(path, number, batch_size, old)
+                for table in file.iter_batches(batch_size, [number], names):
                     skip = min(max(start - row, 0), table.num_rows)
                     if skip < table.num_rows:
                         yield batch_of_table(path, row + skip, table.slice(skip), self._selection)
                     row += table.num_rows
 
+    def _check_times(self, path: Path, group: int, batch_size: int, names: list[str]) -> None:
+        """Raise if a row group has times of parquet's old type that come out wrong."""
+        with self._open(path) as file, self._open(path, coerce_int96_timestamp_unit="s") as other:
+            both = (found.iter_batches(batch_size, [group], names) for found in (file, other))
+            for table, seconds in zip(*both, strict=True):
+                refuse_wrapped(path, self._arrow, table, seconds)
+
     @contextmanager
-    def _open(self, path: Path) -> Iterator[Any]:
+    def _open(self, path: Path, **options: Any) -> Iterator[Any]:
         parquet = import_arrow("pyarrow.parquet")
         try:
             # A buffer makes it read a row group bit by bit instead of whole.
-            with parquet.ParquetFile(path, buffer_size=_BLOCK_BYTES, pre_buffer=False) as file:
+            options = {"buffer_size": _BLOCK_BYTES, "pre_buffer": False, **options}
+            with parquet.ParquetFile(path, **options) as file:
                 yield file
         except OSError as error:
             raise PackError(f"{path}: cannot be read ({error!s:.300})") from None

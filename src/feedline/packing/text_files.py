@@ -322,6 +322,11 @@ def blocks(path: Path, has_quotes: bool, begin: int = 0, end: int | None = None)
                     "with a newline, and close all quotes"
                 )
     if rest:
+        if has_quotes and end_of_rows(rest + b"\n") <= len(rest):
+            raise SourceFault(
+                f"{path}: the row at byte {place} has a quote that is not closed, so all lines "
+                "after it would be one value; close the quote, or copy the file again if truncated"
+            )
         yield rest
 
 

@@ -19,6 +19,7 @@ from feedline.store.arrow_types import Form, Leaf, count_parts, is_any, storage_
 from feedline.store.extras import import_arrow
 from feedline.store.mapped import map_shared
 from feedline.store.parquet_footer import column_counts
+from feedline.store.parquet_times import fields_with_int96, refuse_wrapped
 from feedline.words import several
 
 # Parquet may store many equal values in few bytes, so only absurd sizes can be refused: more than
@@ -89,9 +90,12 @@ class _ParquetFile:
 
     def __init__(self, arrow: Any, path: Path, bytes_: NDArray[np.uint8]) -> None:
         self.path, self.bytes_, self._arrow = path, bytes_, arrow
-        buffer = arrow.BufferReader(arrow.py_buffer(bytes_))
-        self._file = import_arrow("pyarrow.parquet").ParquetFile(buffer)
+        self._file = self._opened()
         self.schema = self._file.schema_arrow
+
+    def _opened(self, **options: Any) -> Any:
+        buffer = self._arrow.BufferReader(self._arrow.py_buffer(self.bytes_))
+        return import_arrow("pyarrow.parquet").ParquetFile(buffer, **options)
 
     @property
     def compression(self) -> str | None:
@@ -118,6 +122,10 @@ class _ParquetFile:
         if table.num_rows != num_rows:
             found = f"has {several(table.num_rows, 'sample')} but claims {num_rows}"
             raise DamagedDataError(f"{self.path}: row group {group} {found}; write it again")
+        if old := [name for name in fields_with_int96(self._file) if name in table.column_names]:
+            file = self._opened(coerce_int96_timestamp_unit="s")
+            seconds = file.read_row_group(group, columns=old, use_threads=False)
+            refuse_wrapped(self.path, self._arrow, table.select(old), seconds.select(old))
         return table
 
     def counts(self, leaves: Sequence[tuple[Leaf, Form]]) -> list[Counts]:

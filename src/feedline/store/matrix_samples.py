@@ -62,7 +62,13 @@ class MatrixSamples(Store):
     @lazy
     def columns(self) -> dict[str, Column]:
         """The rows, and the columns of `obs`."""
-        rows = Column(self.name, _dtype_of(self.matrix).name, tuple(self.matrix.shape[1:]))
+        dtype = _dtype_of(self.matrix)
+        if not is_carried(dtype):
+            raise InvalidValueError(
+                f"the matrix {self.name!r} has values of type {dtype} and must have numbers or "
+                "times; write it again with those, or open another one with element="
+            )
+        rows = Column(self.name, dtype.name, tuple(self.matrix.shape[1:]))
         others = {
             name: Column(name, values.dtype.name, tuple(values.shape[1:]))
             for name, values in self.matrix.obs.items()

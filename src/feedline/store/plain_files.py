@@ -55,6 +55,11 @@ def tables_in(folder: Path) -> list[str]:
             "kind; move one kind to another folder"
         )
     for entry in entries:
+        if is_grouped(entry.name.lower()) and not is_grouped(entry.name):
+            raise InvalidValueError(
+                f"{folder}: has files that end with {kinds[0]}, and {entry.name!r:.80}, whose "
+                "ending must be in small letters; rename it, or move it to another folder"
+            )
         # What is in there would be left out silently.
         if entry.is_dir() and any(is_grouped(path.name) for path in entry.rglob("*")):
             raise InvalidValueError(

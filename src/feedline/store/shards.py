@@ -90,6 +90,12 @@ class ListedShards(Shards):
     ) -> None:
         super().__init__(path)
         self._files, self._index = tuple(files), index
+        if len(set(self._files)) < len(self._files):
+            twice = next(file for file in self._files if self._files.count(file) > 1)
+            raise DamagedDataError(
+                f"{index}: lists {twice.name!r:.80} twice, so its samples would come twice; write "
+                "it again"
+            )
         self._sizes = np.array(sizes, np.int64)
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -60,6 +61,8 @@ class IndexedShards(Shards):
         super().__init__(path.absolute())
         self._files = [file.absolute() for file in files]
         self._digests = [_digest(file) for file in files]
+        # What an index must say of its shard, or it is built again.
+        self._keys = [_key(*both) for both in zip(self._files, self._digests, strict=True)]
         # The indexes that could not be kept.
         self._held: dict[int, Index] = {}
         self._told = self._index_all()
@@ -113,13 +116,16 @@ class IndexedShards(Shards):
         """Open one shard."""
         file = self._files[chunk]
         if _digest(file) != self._digests[chunk]:
-            raise DamagedDataError(
-                f"{file}: has changed since the data was opened; open the data again"
-            )
+            raise _changed(file)
         content = self.content(file, self._told[chunk]["num_bytes"])
-        index = self._held.get(chunk) or read_index(file, self._digests[chunk], self.kind)
+        key = _key(file, self._digests[chunk])
+        kept = self._held.get(chunk) if key == self._keys[chunk] else None
+        index = kept or read_index(file, key, self.kind)
         if index is None:
             index = self._build(file, content, Progress())
+            # Columns were decided by what was told when the data was opened.
+            if json.dumps(index.told) != json.dumps(self._told[chunk]):
+                raise _changed(file)
         try:
             arrays = self.arrays_of(chunk, content, index, names)
         except (LookupError, TypeError, ValueError, OverflowError) as error:
@@ -139,8 +145,8 @@ class IndexedShards(Shards):
     def _index_all(self) -> list[dict[str, Any]]:
         """Return what is told of each shard; those without an index get one."""
         told = [
-            self._checked(read_told(file, digest, self.kind))
-            for file, digest in zip(self._files, self._digests, strict=True)
+            self._checked(read_told(file, key, self.kind))
+            for file, key in zip(self._files, self._keys, strict=True)
         ]
         missing = [number for number, found in enumerate(told) if found is None]
         total = sum(size_of(self._files[number]) for number in missing)
@@ -150,7 +156,7 @@ class IndexedShards(Shards):
             found = build(self, missing, bars) if build else self.build_in_turn(missing, bars)
             for number, index in zip(missing, found, strict=True):
                 told[number] = dict(index.told)
-                if not keep_index(self._files[number], self._digests[number], index):
+                if not keep_index(self._files[number], self._keys[number], index):
                     self._held[number] = index
         return [one for one in told if one is not None]
 
@@ -174,6 +180,7 @@ class IndexedShards(Shards):
         kept = [number for number, told in enumerate(self._told) if told["num_samples"]] or [0]
         self._files = [self._files[number] for number in kept]
         self._digests = [self._digests[number] for number in kept]
+        self._keys = [self._keys[number] for number in kept]
         self._told = [self._told[number] for number in kept]
         self._held = {
             place: self._held[number] for place, number in enumerate(kept) if number in self._held
@@ -217,7 +224,18 @@ def _held_by(source: Any, content: Content) -> int:
 def _digest(file: Path) -> str:
     if hasattr(file, "identity"):
         return digest_texts(map(str, file.identity))
+    if file.exists() and not file.is_file():
+        raise StoreError(f"{file}: must be a regular file")  # A pipe would be waited for.
     try:
         return digest_parts(file)
     except OSError as error:
         raise StoreError(f"{file}: cannot be read ({error.strerror}); check its rights") from None
+
+
+def _changed(file: Path) -> DamagedDataError:
+    return DamagedDataError(f"{file}: has changed since the data was opened; open the data again")
+
+
+def _key(file: Path, digest: str) -> str:
+    """Return what changes with a file: a digest is of some parts of it only, so its time counts."""
+    return digest if hasattr(file, "identity") else f"{digest} {file.stat().st_mtime_ns}"

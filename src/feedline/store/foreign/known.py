@@ -10,11 +10,14 @@ import importlib
 from pathlib import Path
 from typing import Any
 
+from feedline.errors import StoreError
 from feedline.store.plain_files import has_tables
 from feedline.store.shards import Shards
 
 #: The modules, in the order in which they are asked.
-MODULES = ("megatron", "webdataset", "tfrecord", "mds", "litdata")
+MODULES = ("megatron", "mds", "litdata", "webdataset", "tfrecord")
+# Those whose files are known by their names alone, and listed nowhere.
+_UNLISTED = ("webdataset", "tfrecord")
 
 
 def is_foreign(path: Path) -> bool:
@@ -42,9 +45,22 @@ def shards_at(path: Path) -> Shards | None:
     for name in MODULES:
         module = module_of(name)
         if module.matches(path):
+            _check_one_kind(path, name)
             found: Shards = module.open_shards(path)
             return found
     return None
+
+
+def _check_one_kind(path: Path, name: str) -> None:
+    """Raise if a folder has files of two formats, of which one would be left out silently."""
+    if name not in _UNLISTED or not path.is_dir():
+        return
+    for other in _UNLISTED:
+        if other != name and module_of(other).matches(path):
+            raise StoreError(
+                f"{path}: has files of {name} and of {other}, which must be in folders of their "
+                "own; move one kind to another folder"
+            )
 
 
 def module_of(name: str) -> Any:

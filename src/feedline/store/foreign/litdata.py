@@ -72,11 +72,12 @@ def open_shards(path: Path) -> Shards:
     first = next((file for file, size in zip(files, sizes, strict=True) if size), None)
     if first is None:
         raise DamagedDataError(f"{path / INDEX}: lists 0 samples and must list at least 1")
+    num_bytes = [chunk.count_at("chunk_bytes") for chunk in chunks]
     shards: Shards
     if has_table(first):
-        shards = RowShards(path, files, sizes, path / INDEX, config.get("ipc_compression"))
+        compression = config.get("ipc_compression")
+        shards = RowShards(path, files, sizes, path / INDEX, num_bytes, compression)
     else:
-        num_bytes = [chunk.count_at("chunk_bytes") for chunk in chunks]
         shards = LitdataShards(path, files, sizes, num_bytes, config)
     _ = shards.columns
     return shards

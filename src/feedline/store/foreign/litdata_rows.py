@@ -25,6 +25,7 @@ from feedline.store.foreign.surveys import kept_survey
 from feedline.store.lists import ListSource
 from feedline.store.mapped import map_file
 from feedline.store.shards import ListedShards
+from feedline.words import several
 
 _MAGIC = b"LDARW01\0"
 _TAIL_BYTES = len(_MAGIC) + 4
@@ -52,6 +53,7 @@ class RowShards(ListedShards):
         files: The file of each chunk.
         sizes: The number of samples in each chunk.
         index: The file that lists the chunks.
+        num_bytes: The bytes of each chunk.
         compression: The name of the compression of tables, if the index has it.
     """
 
@@ -61,9 +63,11 @@ class RowShards(ListedShards):
         files: Sequence[Path],
         sizes: Sequence[int],
         index: Path,
+        num_bytes: Sequence[int],
         compression: object = None,
     ) -> None:
         super().__init__(path, files, sizes, index)
+        self._num_bytes = tuple(num_bytes)
         self._compression = compression if isinstance(compression, str) else None
 
     @property
@@ -127,6 +131,11 @@ class RowShards(ListedShards):
         """Open one chunk; what is neither numbers nor text is written as JSON."""
         path, arrays = self._files[chunk], {}
         with _table_of(path) as (table, data, num_bytes_held):
+            if data.size != self._num_bytes[chunk]:
+                raise DamagedDataError(
+                    f"{path}: has {several(data.size, 'byte')} but should have "
+                    f"{self._num_bytes[chunk]:,}; copy or write it again"
+                )
             leaves = dict(_leaves(path, table))
             for name, (form, _, _) in self._forms.items():
                 wanted = [column for column in (name, name + MISSING) if column in names]

@@ -37,6 +37,8 @@ _CHUNK_SEQUENCES = 2**16
 
 def matches(path: Path) -> bool:
     """Whether the data at a path is an indexed dataset: either of its files, or their prefix."""
+    if path.is_dir():
+        return False  # Files beside a folder, of its name, are other data.
     return _index_beside(path).is_file() and _tokens_beside(path).is_file()
 
 
@@ -85,6 +87,7 @@ class Indexed(Shards):
         self._mean_bytes = -(-int(table.sizes.sum(dtype=np.int64)) // max(1, len(table.sizes)))
         self._mean_bytes *= dtype_named(self._type_name).itemsize
         table.check()
+        table.check_end(self._tokens)
         self._num_sequences = len(table.sizes)
         self._step = max(1, min(_CHUNK_SEQUENCES, _CHUNK_BYTES // max(1, self._mean_bytes)))
 
@@ -202,6 +205,21 @@ class _Table:
             raise DamagedDataError(
                 f"{path}: documents must begin at sequence 0, ascend, and end at sequence "
                 f"{len(self.sizes)}; write it again"
+            )
+
+    def check_end(self, tokens: Path) -> None:
+        """Raise unless the last sequence ends where the file of tokens does."""
+        width, end = dtype_named(self.type_name).itemsize, 0
+        for first in range(0, len(self.sizes), _CHUNK_SEQUENCES):
+            some = slice(first, first + _CHUNK_SEQUENCES)
+            # Starts are not trusted: a sum that overflows is negative, and never the largest.
+            ends = self.starts[some] + self.sizes[some].astype(np.int64) * width
+            end = max(end, int(ends.max()))
+        if end != size_of(tokens):
+            raise DamagedDataError(
+                f"{tokens}: has {size_of(tokens)} bytes, but the sequences in {self._path.name} "
+                f"end at byte {end}; one of them is older, truncated or of other data; write both "
+                "again"
             )
 
 
