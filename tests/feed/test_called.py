@@ -1,4 +1,4 @@
-"""A StopIteration of the user's own code ends no pass: it is an error, and no batch is lost."""
+"""Errors of the user's own code that are no `Exception` of a batch: nothing is lost in silence."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import pytest
 import torch
 
 import feedline
-from feedline.errors import SampleError
+from feedline.errors import InvalidValueError, SampleError
 from feedline.feed.map_batches import Fetching
+from feedline.store import Column
 from feedline.torch import DataLoader
 
 BATCHES = [[0, 1], [2, 3], [4, 5], [6, 7]]
@@ -86,3 +87,90 @@ def values_of(batch: Any) -> list[int]:
 def test_a_stop_while_samples_are_fetched_is_an_error() -> None:
     with pytest.raises(SampleError, match="the dataset or collate_fn raised StopIteration"):
         Fetching(Stopping())([1, 2])
+
+
+class OwnStore(feedline.Store):
+    """A store that returns new arrays and leaves `out` alone."""
+
+    num_samples, chunk_sizes, fingerprint = 8, np.array([4, 4]), "own"
+
+    def __init__(self, change: Callable[[Any], Any] = lambda found: found) -> None:
+        self.change = change
+
+    @property
+    def columns(self) -> dict[str, Column]:
+        return {"x": Column("x", "int64")}
+
+    def read(self, chunk: int, rows: Any, out: Any = None) -> Any:
+        return {"x": self.change(rows + 4 * chunk)}
+
+    def describe_row(self, chunk: int, row: int) -> str:
+        return f"chunk {chunk}, row {row}"
+
+
+@pytest.mark.parametrize("options", [{}, {"shuffle": True}, {"num_workers": 1}, {"device": "cpu"}])
+def test_what_a_store_returns_elsewhere_is_copied(options: dict[str, Any]) -> None:
+    found = [value for batch in DataLoader(OwnStore(), 2, **options) for value in values_of(batch)]
+    assert sorted(found) == list(range(8))
+    assert options.get("shuffle") or found == list(range(8))
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda found: found[:1], "of shape"),
+        (lambda found: found / 2, "float64"),
+    ],
+)
+def test_what_a_store_returns_must_fit_its_columns(change: Any, says: str) -> None:
+    with pytest.raises(InvalidValueError, match=says):
+        list(feedline.DataLoader(OwnStore(change), 2))
+
+
+@pytest.mark.parametrize("loader_of", [feedline.DataLoader, DataLoader])
+def test_a_stop_of_a_store_is_an_error(loader_of: Any) -> None:
+    def stop(found: Any) -> Any:
+        return found if found[0] < 4 else next(iter(()))
+
+    seen = []
+    with pytest.raises(SampleError, match=r"store.read raised StopIteration"):
+        seen.extend(loader_of(OwnStore(stop), 2))
+    assert [values_of(batch) for batch in seen] == BATCHES[:2]
+
+
+class Interrupted:
+    """Raises an interrupt once, for the batch with sample 2."""
+
+    def __init__(self) -> None:
+        self.has_come = False
+
+    def __call__(self, value: Any) -> Any:
+        if not self.has_come and 2 in value["x"]:
+            self.has_come = True
+            raise KeyboardInterrupt
+        return value
+
+
+@pytest.mark.parametrize(
+    "loader_of",
+    [
+        lambda: feedline.DataLoader(OwnStore(), 2, transform=Interrupted()),
+        lambda: feedline.DataLoader(
+            OwnStore(), 2, transform=Interrupted(), sample_transform=lambda sample, rng: sample
+        ),
+        lambda: DataLoader(OwnStore(), 2, transform=Interrupted()),
+        lambda: DataLoader(OwnStore(), 2, transform=Interrupted(), device="cpu"),
+    ],
+    ids=["numpy", "numpy, samples", "torch", "device"],
+)
+def test_an_iterator_that_was_interrupted_says_how_to_go_on(loader_of: Any) -> None:
+    loader = loader_of()
+    batches = iter(loader)
+    seen = [values_of(next(batches))]
+    with pytest.raises(KeyboardInterrupt):
+        next(batches)
+    for _ in range(2):
+        with pytest.raises(InvalidValueError, match="was interrupted"):
+            next(batches)
+    loader.load_state_dict(loader.state_dict())
+    assert seen + [values_of(batch) for batch in loader] == BATCHES

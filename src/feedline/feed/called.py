@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from feedline.errors import SampleError
+from feedline.errors import InvalidValueError, SampleError
 
 
 def called(name: str, function: Callable[[Any], Any] | None, value: Any) -> Any:
@@ -31,4 +31,13 @@ def stopped(name: str) -> SampleError:
     return SampleError(
         f"{name} raised StopIteration, which would end the pass before its last batch; raise "
         "another error, and give next() a second argument: next(iterator, None)"
+    )
+
+
+def interrupted() -> InvalidValueError:
+    """Return the error of an iterator that has lost the batch that it made when it was stopped."""
+    return InvalidValueError(
+        "this iterator was interrupted while it made a batch, which it would leave out; call "
+        "loader.load_state_dict(loader.state_dict()) and begin another, which goes on where the "
+        "loop is"
     )

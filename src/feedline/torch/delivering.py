@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from feedline.feed import Pass
-from feedline.feed.called import stopped
+from feedline.feed.called import interrupted, stopped
 from feedline.feed.preparation import Prepared
 from feedline.feed.skips import SkipCount, Skips, marks_in
 from feedline.torch.worker_errors import raise_if_killed
@@ -84,8 +84,11 @@ class Delivering(Iterator[Any]):
     form: Callable[[Any], Any] | None
     count: SkipCount
     num_failed: int = 0
+    is_interrupted: bool = False
 
     def __next__(self) -> Any:
+        if self.is_interrupted:
+            raise interrupted()
         skips: Skips = None
         try:
             batch = next(self.batches)
@@ -101,6 +104,10 @@ class Delivering(Iterator[Any]):
             self.num_failed += 1
             self.asked.take()
             raise_if_killed(self.batches, error)
+            raise
+        except BaseException:
+            # A batch that workers make still comes; one that is made here was taken already.
+            self.is_interrupted = not getattr(self.batches, "_workers", ())
             raise
         self.running.deliver(1 + self.num_failed, skips)
         self.num_failed = 0
