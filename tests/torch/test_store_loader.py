@@ -298,3 +298,14 @@ def test_after_a_batch_that_cannot_be_read_come_those_behind_it(
     resumed = DataLoader(Unreadable(error), batch_size=4)
     resumed.load_state_dict(states[5])
     assert [batch["x"].tolist() for batch in resumed] == seen[6:]
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_mask_of_padded_lists_does_not_take_the_place_of_a_column(
+    num_workers: int, tmp_path: Path
+) -> None:
+    columns = {"x": [[1, 2], [3], []], "x/mask": np.array([7, 8, 9])}
+    feedline.pack(columns, tmp_path / "data")
+    loader = DataLoader(feedline.open(tmp_path / "data"), lists="padded", num_workers=num_workers)
+    with pytest.raises(InvalidValueError, match="'x/mask', but that is a column too"):
+        list(loader)

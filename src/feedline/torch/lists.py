@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from feedline.errors import DamagedDataError
+from feedline.errors import DamagedDataError, InvalidValueError
 from feedline.store import Column, Lists
 from feedline.store.placed_lists import PlacedLists
 
@@ -145,6 +145,11 @@ def formed(batch: Any, form: str) -> Any:
         made: dict[str, Any] = {}
         for name, value in batch.items():
             if isinstance(value, TensorLists) and form == "padded":
+                if name + MASK in batch:
+                    raise InvalidValueError(
+                        f"lists='padded' makes a mask {name + MASK!r:.80}, but that is a column "
+                        "too; use another form of lists, or rename the column"
+                    )
                 made[name], made[name + MASK] = value.as_padded()
             else:
                 made[name] = _formed_column(name, value, form)
