@@ -319,3 +319,17 @@ def test_the_error_of_a_column_survives_pickling(tmp_path: Path) -> None:
         next(iter(loader))
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
     assert isinstance(caught.value.__cause__, DamagedDataError)
+
+
+@pytest.mark.parametrize("sample_transform", [None, lambda sample, rng: sample])
+def test_a_decoder_does_not_take_the_place_of_another_column(
+    sample_transform: Any, tmp_path: Path
+) -> None:
+    store = write_samples(tmp_path, {"file": [b"1", b"2"], "file/rate": np.array([7, 8])})
+    loader = feedline.DataLoader(
+        store,
+        decode={"file": lambda value: {"": len(value), "rate": 1}},
+        sample_transform=sample_transform,
+    )
+    with pytest.raises(SampleError, match="gives 'file/rate', but that is a column too"):
+        list(loader)

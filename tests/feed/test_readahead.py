@@ -281,3 +281,25 @@ def test_any_part_of_the_blocks_is_what_the_segment_says(
             assert one.bucket == other.bucket
             assert one.indices.tolist() == other.indices.tolist()
             assert one.is_real.tolist() == other.is_real.tolist()
+
+
+def test_a_job_that_the_caller_was_interrupted_in_is_done_again() -> None:
+    is_interrupted, has_come_to_three = threading.Event(), threading.Event()
+
+    def work(job: int) -> int:
+        if threading.current_thread() is not threading.main_thread():
+            assert is_interrupted.wait(30)
+            if job == 3:
+                has_come_to_three.set()
+        elif job and not is_interrupted.is_set():
+            is_interrupted.set()
+            raise KeyboardInterrupt
+        return job
+
+    results = ReadAhead(iter(range(6)), work, no_split, num_threads=1, num_ahead=3)
+    assert next(results) == 0
+    # The only thread is in job 1, so the caller helps with a job behind it.
+    with pytest.raises(KeyboardInterrupt):
+        next(results)
+    assert has_come_to_three.wait(30)
+    assert list(results) == [1, 2, 3, 4, 5]

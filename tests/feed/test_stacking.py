@@ -84,6 +84,7 @@ def test_tensors_and_lists_of_numbers_count_as_arrays() -> None:
         ([{"x": np.ones(2)}, {"x": "a"}], "sample 4: 'x' = 'a' cannot be part of a batch"),
         ([(1, 2), (1,)], "sample 4: a tuple of 1 must be a tuple of 2"),
         ([{"a": {"b": 1}}, {"a": 1}], "sample 4: 'a' = int must be a dict with the keys b"),
+        ([{"x": np.ma.array([1, 2], mask=[0, 1])}] * 2, "it has masked values, which"),
         ([torch.ones(1, requires_grad=True)] * 2, "sample 3: .*detach"),
     ],
 )

@@ -336,6 +336,8 @@ BAD_SOURCES = {
     "records-ragged": (records_of({"x": [[1], [1, 2]]}), "record 0: column 'x'"),
     "records-texts": (records_of({"x": ["a"]}), "'x' is of type <U1"),
     "records-none": (records_of({"x": None}), "so its type is unknown"),
+    "columns-empty": (lambda f: {"x": [[], []]}, "'x' has no value in the first 2 rows"),
+    "columns-none": (lambda f: {"x": [None, None]}, "'x' has no value in the first 2 rows"),
     "records-far": (records_of(*[{"x": 1}] * 5000, {"x": 1.0}), "column 'x' is float64"),
     "no-records": (records_of(), "0 rows"),
     "no-rows": (text_of("a.csv", "x,y\n"), "a.csv: has 0 rows"),

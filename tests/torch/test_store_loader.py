@@ -298,3 +298,32 @@ def test_after_a_batch_that_cannot_be_read_come_those_behind_it(
     resumed = DataLoader(Unreadable(error), batch_size=4)
     resumed.load_state_dict(states[5])
     assert [batch["x"].tolist() for batch in resumed] == seen[6:]
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_mask_of_padded_lists_does_not_take_the_place_of_a_column(
+    num_workers: int, tmp_path: Path
+) -> None:
+    columns = {"x": [[1, 2], [3], []], "x/mask": np.array([7, 8, 9])}
+    feedline.pack(columns, tmp_path / "data")
+    loader = DataLoader(feedline.open(tmp_path / "data"), lists="padded", num_workers=num_workers)
+    with pytest.raises(InvalidValueError, match="'x/mask', but that is a column too"):
+        list(loader)
+
+
+@pytest.mark.parametrize("type_name", ["uint16", "uint32", "uint64", "bool"])
+def test_lists_of_any_type_are_padded(type_name: str, tmp_path: Path) -> None:
+    largest = np.array(-1).astype(type_name)
+    lists = [np.array([largest, 1], type_name), np.array([], type_name), np.array([1], type_name)]
+    feedline.pack({"x": lists}, tmp_path / "data")
+    (batch,) = DataLoader(feedline.open(tmp_path / "data"), 3, lists="padded")
+    assert batch["x"].dtype == getattr(torch, type_name)
+    assert batch["x"].tolist() == [[largest.item(), 1], [0, 0], [1, 0]]
+    assert batch["x/mask"].tolist() == [[True, True], [False, False], [True, False]]
+
+
+def test_a_transform_may_return_integers_above_int64(store: feedline.Store) -> None:
+    loader = DataLoader(store, 2, sample_transform=lambda sample, rng: {"x": 2**63})
+    batch = next(iter(loader))
+    assert batch["x"].dtype == torch.uint64
+    assert batch["x"].tolist() == [2**63] * 2

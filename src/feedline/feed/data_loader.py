@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from feedline.errors import check_callable, check_flag
+from feedline.feed.called import called
 from feedline.feed.decoders import Decoder
 from feedline.feed.feed import FedBatch, Feed
 from feedline.feed.iterable_arrays import IterableArrays
@@ -177,8 +178,7 @@ class DataLoader(PlannedLoader):
 
     def _make(self, batch: FedBatch) -> Any:
         made: Any = as_numbers(self.store.columns, batch.arrays)
-        if self.transform is not None:
-            made = self.transform(made)
+        made = called("transform", self.transform, made)
         return (made, batch.is_real) if self.with_mask else made
 
     def _make_prepared(self, running: Pass, batch: Prepared, number: int) -> Any:
@@ -187,8 +187,7 @@ class DataLoader(PlannedLoader):
         if untouched := self._preparation.untouched:
             columns = self.store.columns
             made |= as_numbers(columns, {name: made[name] for name in untouched})
-        if self.transform is not None:
-            made = self.transform(made)
+        made = called("transform", self.transform, made)
         return (made, marks_in(running.planned(number), batch.skips)) if self.with_mask else made
 
     def close(self) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.errors import check_integer
+from feedline.feed.called import interrupted
 from feedline.feed.data_plan import DataPlan
 from feedline.feed.delegation import asked_of
 from feedline.feed.gathering import chunking_of
@@ -175,6 +176,7 @@ class FeedPass(Iterator[Item]):
         self._slabs = slabs
         self._make = make
         self._num_failed = 0
+        self._is_interrupted = False
         self._running = running
         self._store = store
         self._num_slabs = 0
@@ -184,6 +186,8 @@ class FeedPass(Iterator[Item]):
         return f"<FeedPass of {type(self._store).__name__}: {pass_shown(self._running)}>"
 
     def __next__(self) -> Item:
+        if self._is_interrupted:
+            raise interrupted()
         batch = next(self._batches, None)
         if batch is None:
             start = perf_counter()
@@ -200,6 +204,9 @@ class FeedPass(Iterator[Item]):
         except Exception:
             # The loop may continue after an error; then the batch that failed is skipped.
             self._num_failed += 1
+            raise
+        except BaseException:
+            self._is_interrupted = True
             raise
         self._running.deliver(1 + self._num_failed)
         self._num_failed = 0

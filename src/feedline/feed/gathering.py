@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import pairwise
 from threading import local
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from feedline.errors import InvalidValueError
+from feedline.feed.called import stopped
 from feedline.feed.open_rows import Described, RowKeeper
 from feedline.feed.slab_jobs import SlabJob, cut
 from feedline.plan import Block, Chunking, EqualChunks, UnequalChunks
@@ -146,10 +149,28 @@ def _read_runs(
     with Described(store, job) as described:
         for first, end in pairwise([0, *starts.tolist(), len(rows)]):
             part = {name: array[first:end] for name, array in out.items()}
-            found = store.read(described.at(int(chunks[first])), rows[first:end], out=part)
+            try:
+                found = store.read(described.at(int(chunks[first])), rows[first:end], out=part)
+            except StopIteration as error:
+                raise stopped("store.read") from error
+            for name, array in part.items():
+                _put_in_place(store, name, array, found)
             for name, parts in lists.items():
                 parts.append(found[name])
     return {name: Lists.joined(parts) for name, parts in lists.items()}
+
+
+def _put_in_place(store: Store, name: str, array: NDArray[Any], found: Arrays) -> None:
+    """Copy a column that a store has returned elsewhere; raise if it does not fit."""
+    read = array if found is None else found.get(name, array)
+    if read is array:
+        return
+    if read.shape != array.shape or read.dtype != array.dtype:
+        raise InvalidValueError(
+            f"{type(store).__name__}.read returned column {name!r:.80} as {read.dtype} of shape "
+            f"{read.shape} but must return {array.dtype} of shape {array.shape}, as its columns say"
+        )
+    array[...] = read
 
 
 def layout_of(columns: Mapping[str, Column], num_rows: int) -> dict[str, tuple[int, int]]:

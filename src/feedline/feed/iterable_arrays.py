@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from feedline.errors import check_callable, check_flag
+from feedline.feed.called import called
 from feedline.feed.iterable_loader import IterableLoader
 from feedline.feed.iterable_place import Place
 from feedline.feed.iterables import fresh_copy
@@ -90,4 +91,4 @@ class IterableArrays(IterableLoader):
 
     def _make(self, samples: list[Any]) -> Any:
         batch = stack_samples(samples, range(len(samples)))
-        return batch if self.transform is None else self.transform(batch)
+        return called("transform", self.transform, batch)

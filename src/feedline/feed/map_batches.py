@@ -17,6 +17,7 @@ from time import perf_counter
 from typing import Any
 
 from feedline.errors import InvalidValueError, WorkerError
+from feedline.feed.called import called
 from feedline.feed.passes import Pass
 from feedline.feed.stacking import stack_samples
 from feedline.words import several
@@ -69,6 +70,9 @@ class Fetching:
 
     def __call__(self, indices: Sequence[int]) -> Any:
         """Return the batch of these samples."""
+        return called("the dataset or collate_fn", self._made, indices)
+
+    def _made(self, indices: Sequence[int]) -> Any:
         if hasattr(self.dataset, "__getitems__"):
             found = self.dataset.__getitems__(indices)
         else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -139,7 +139,7 @@ class Preparation:
                     sample[name] = values[name][slot]
                     if name in decoders:
                         step = f"column {name!r:.80} cannot be decoded{self._as(name)}"
-                        _put(sample, name, decoders[name](sample[name]))
+                        _put(sample, name, decoders[name](sample[name]), columns)
                 step = "sample_transform failed"
                 yield sample if transform is None else transform(sample, slot)
             except MemoryError:
@@ -225,12 +225,17 @@ class Preparation:
         return f"{where}: sample {index}: {failed.step} ({what})"
 
 
-def _put(sample: Sample, name: str, value: Any) -> None:
+def _put(sample: Sample, name: str, value: Any, columns: Container[str]) -> None:
     """Put what was decoded into a sample; a dict has values beside the column itself."""
     if not isinstance(value, dict):
         sample[name] = value
         return
     for key, part in value.items():
+        if key and f"{name}/{key}" in columns:
+            raise InvalidValueError(
+                f"it gives {f'{name}/{key}'!r:.80}, but that is a column too; rename the column, "
+                "or decode with a function that returns another key"
+            )
         sample[f"{name}/{key}" if key else name] = part
 
 

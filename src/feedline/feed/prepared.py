@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.feed.blocks import BlocksAhead
+from feedline.feed.called import interrupted
 from feedline.feed.gathering import Workplace, arrays_in, bytes_for, gather_samples
 from feedline.feed.passes import Pass
 from feedline.feed.preparation import Preparation, Prepared
@@ -151,19 +152,30 @@ class PreparedPass(Iterator[Any]):
         self._make = make
         self._count = count
         self._num_failed = 0
+        self._is_interrupted = False
 
     def __repr__(self) -> str:
         return f"<PreparedPass: {pass_shown(self._running)}>"
 
     def __next__(self) -> Any:
+        if self._is_interrupted:
+            raise interrupted()
+        # What is read when an interrupt comes is read again.
         try:
             batch = next(self._batches)
-            item = self._make(batch, self._running.num_delivered + self._num_failed)
         except StopIteration:
             raise
         except Exception:
+            self._num_failed += 1
+            raise
+        try:
+            item = self._make(batch, self._running.num_delivered + self._num_failed)
+        except Exception:
             # The loop may continue after an error; then the batch that failed is skipped.
             self._num_failed += 1
+            raise
+        except BaseException:
+            self._is_interrupted = True
             raise
         self._running.deliver(1 + self._num_failed, batch.skips)
         self._num_failed = 0

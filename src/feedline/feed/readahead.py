@@ -123,6 +123,8 @@ class ReadAhead(Generic[Job, Result]):
             if head is None or head.done():
                 return
             if future is not None and future.cancel():
+                # An interrupt leaves the job to be done later.
+                self._waiting[number] = (job, None)
                 done: Future[Result] = Future()
                 try:
                     done.set_result(self._work(job))

@@ -71,7 +71,9 @@ def _stacked(values: Sequence[Any], ids: Sequence[int], name: str, lists: Contai
 def _as_array(value: Any, index: int, name: str) -> NDArray[Any]:
     """Return a value as an array: a number, a list of numbers, or a tensor in this memory."""
     why = ""
-    if value is not None and not isinstance(value, str | bytes | Mapping):
+    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+        why = " (it has masked values, which a batch cannot mark)"
+    elif value is not None and not isinstance(value, str | bytes | Mapping):
         try:
             array = np.asarray(value)
             if array.dtype.kind in "biufcmM":

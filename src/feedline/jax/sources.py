@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from feedline.errors import InvalidValueError
 from feedline.feed import FedBatch, Feed, Pass, Position
+from feedline.feed.called import called
 from feedline.feed.map_batches import Readers
 from feedline.feed.preparation import Preparation, Prepared
 from feedline.feed.skips import Skips
@@ -98,7 +99,7 @@ class StoreSource:
         return Fetched(number, self._changed(made), batch.skips)
 
     def _changed(self, batch: Any) -> Any:
-        return batch if self._transform is None else self._transform(batch)
+        return called("transform", self._transform, batch)
 
     def close(self) -> None:
         """Close the store's open files."""
@@ -153,7 +154,7 @@ class MapSource:
         return _Made(self._readers.batches(ahead), self._made)
 
     def _made(self, number: int, batch: Any) -> Fetched:
-        return Fetched(number, batch if self._transform is None else self._transform(batch))
+        return Fetched(number, called("transform", self._transform, batch))
 
     def close(self) -> None:
         """End the workers."""

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.errors import InvalidValueError
-from feedline.packing.fitting import column_of
+from feedline.packing.fitting import column_of, no_value
 from feedline.packing.parts import Part, parts_between, rows_between
 from feedline.packing.rows import (
     Batch,
@@ -56,6 +56,10 @@ class ArraySource:
             listed = ", ".join(f"{name!r} has {length}" for name, length in lengths.items())
             raise SourceFault(f"{where}: columns must have equally many rows, but {listed:.300}")
         self.num_rows = self.num_rows_guess = next(iter(lengths.values()))
+        for name, column in self._columns.items():
+            values = column.values if isinstance(column, Lists) else column
+            if self.num_rows and values.dtype == object:
+                raise no_value(where, name, self.num_rows)
 
     @property
     def identity(self) -> dict[str, Any]:

@@ -156,6 +156,15 @@ def column_of(name: str, values: Values, type_names: Mapping[str, str]) -> Colum
     return Column(name, type_name, array.shape[1:], kind=values.kind, mean_bytes=mean)
 
 
+def no_value(where: str, name: str, num_rows: int) -> SourceFault:
+    """Return the error of a column of which no row has a value, or any element."""
+    return SourceFault(
+        f"{where}: column {name!r:.80} has no value in the first {several(num_rows, 'row')}, so "
+        "its type is unknown; give a value, use a numpy array of the type that it should have, or "
+        "exclude it with columns=[…]"
+    )
+
+
 def _first_columns(source: Source, widened: Widened) -> list[Column]:
     """Return the columns, from the first rows that have a value of each."""
     columns: dict[str, Column | None] = {}
@@ -176,11 +185,7 @@ def _first_columns(source: Source, widened: Widened) -> list[Column]:
         )
     for name, column in columns.items():
         if column is None:
-            raise SourceFault(
-                f"{where}: column {name!r:.80} has no value in the first "
-                f"{several(num_rows, 'row')}, so its type is unknown; give a value, use a numpy "
-                "array of the type that it should have, or exclude it with columns=[…]"
-            )
+            raise no_value(where, name, num_rows)
     found = []
     for column in (column for column in columns.values() if column is not None):
         if column.name in widened.lists and not column.has_lists:

@@ -51,7 +51,8 @@ class Store(Protocol):
     def read(self, chunk: int, rows: NDArray[np.int64], out: Arrays | None = None) -> Arrays:
         """Return rows of one chunk, column by column; written to `out` if given.
 
-        Columns of lists, bytes and text come as `Lists`, and are added to `out`.
+        What is returned elsewhere is copied to `out`. Columns of lists, bytes and text come as
+        `Lists`, and are added to it.
         """
 
     def describe_row(self, chunk: int, row: int) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 from feedline.errors import InvalidValueError, check_choice, check_integer
 from feedline.feed import Batching, DataPlan, RankOptions, Reading
+from feedline.feed.called import called
 from feedline.feed.preparation import SampleTransform, preparation_for
 from feedline.feed.store_plans import TAILS, plan_for_store, plan_given
 from feedline.plan import Order, Plan, SamplePlan, Sequential, Shuffled
@@ -190,6 +191,8 @@ def _of_feed(
     if changes is not None:
         # What a worker changes travels by torch's own ways, which must not reuse a batch's memory.
         dataset.lends_memory = False
+        name = "collate_fn" if transform is None else "transform"
+        changes = partial(called, name, changes)
     source = BatchSource(
         dataset=dataset,
         sampler=dataset.batches,

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from feedline.feed import Pass
+from feedline.feed.called import interrupted, stopped
 from feedline.feed.preparation import Prepared
 from feedline.feed.skips import SkipCount, Skips, marks_in
 from feedline.torch.worker_errors import raise_if_killed
@@ -21,6 +22,8 @@ class Asked:
     def __init__(self) -> None:
         self.batches: Iterator[Any] = iter(())
         self.waiting: deque[Any] = deque()
+        #: The number of batches that were asked for.
+        self.num_asked = 0
         #: What was asked for to get the latest batch; None of a dataset that is not asked.
         self.latest: Any = None
 
@@ -28,11 +31,45 @@ class Asked:
         # A generator, because torch makes an iterator twice at times and uses the second one.
         for indices in self.batches:
             self.waiting.append(indices)
+            self.num_asked += 1
             yield indices
 
     def take(self) -> None:
         """Record that a batch has arrived, or has failed."""
         self.latest = self.waiting.popleft() if self.waiting else None
+
+
+@dataclass(eq=False)
+class Arriving(Iterator[Any]):
+    """What torch's loader yields of the user's dataset; it ends when all that was asked has come.
+
+    Args:
+        batches: The iterator of torch's loader.
+        asked: What it has asked for.
+    """
+
+    batches: Iterator[Any]
+    asked: Asked
+    num_arrived: int = 0
+
+    @property
+    def _workers(self) -> Any:
+        # An error may be that of a killed worker.
+        return getattr(self.batches, "_workers", ())
+
+    def __next__(self) -> Any:
+        try:
+            batch = next(self.batches)
+        except StopIteration as error:
+            if self.num_arrived >= self.asked.num_asked:
+                raise
+            self.num_arrived += 1
+            raise stopped("the dataset or collate_fn") from error
+        except Exception:
+            self.num_arrived += 1
+            raise
+        self.num_arrived += 1
+        return batch
 
 
 @dataclass(eq=False)
@@ -47,8 +84,11 @@ class Delivering(Iterator[Any]):
     form: Callable[[Any], Any] | None
     count: SkipCount
     num_failed: int = 0
+    is_interrupted: bool = False
 
     def __next__(self) -> Any:
+        if self.is_interrupted:
+            raise interrupted()
         skips: Skips = None
         try:
             batch = next(self.batches)
@@ -64,6 +104,10 @@ class Delivering(Iterator[Any]):
             self.num_failed += 1
             self.asked.take()
             raise_if_killed(self.batches, error)
+            raise
+        except BaseException:
+            # A batch that workers make still comes; one that is made here was taken already.
+            self.is_interrupted = not getattr(self.batches, "_workers", ())
             raise
         self.running.deliver(1 + self.num_failed, skips)
         self.num_failed = 0

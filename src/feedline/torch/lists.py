@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from feedline.errors import DamagedDataError
+from feedline.errors import DamagedDataError, InvalidValueError
 from feedline.store import Column, Lists
 from feedline.store.placed_lists import PlacedLists
 
@@ -18,12 +18,21 @@ from feedline.store.placed_lists import PlacedLists
 FORMS = ("list", "padded", "nested")
 #: The end of the name of the tensor that tells where padded lists have values.
 MASK = "/mask"
+# Unsigned types that torch cannot mask, and the signed ones of the same bytes.
+_SIGNED = {
+    torch.uint16: torch.int16,
+    torch.uint32: torch.int32,
+    torch.uint64: torch.int64,
+}
 
 
 def as_tensor(array: NDArray[Any], type_name: str) -> torch.Tensor:
     """Return an array as a tensor of a column's type, without a copy; dates as int64."""
     if array.dtype.kind in "mM":
         array = array.view(np.int64)
+    elif array.dtype == np.uint64:
+        # numpy has two types of this name, and torch takes one.
+        array = array.view(np.uint64)
     tensor = torch.from_numpy(array)
     return tensor.view(torch.bfloat16) if type_name == "bfloat16" else tensor
 
@@ -80,9 +89,11 @@ class TensorLists(NamedTuple):
         if not len(self.values):
             return self.values.new_zeros((len(lengths), longest, *self.values.shape[1:])), is_there
         places = self._sent(self.offsets[:-1])[:, None] + inside
-        padded = self.values[places.clamp_(max=len(self.values) - 1)]
+        values = self.values.view(_SIGNED.get(self.values.dtype, self.values.dtype))
+        padded = values[places.clamp_(max=len(values) - 1)]
         shape = (*is_there.shape, *[1] * (self.values.dim() - 1))
-        return padded.masked_fill_(~is_there.view(shape), 0), is_there
+        padded.masked_fill_(~is_there.view(shape), 0)
+        return padded.view(self.values.dtype), is_there
 
     def _sent(self, numbers: NDArray[np.int64]) -> torch.Tensor:
         return torch.from_numpy(numbers).to(self.values.device, non_blocking=True)
@@ -145,6 +156,11 @@ def formed(batch: Any, form: str) -> Any:
         made: dict[str, Any] = {}
         for name, value in batch.items():
             if isinstance(value, TensorLists) and form == "padded":
+                if name + MASK in batch:
+                    raise InvalidValueError(
+                        f"lists='padded' makes a mask {name + MASK!r:.80}, but that is a column "
+                        "too; use another form of lists, or rename the column"
+                    )
                 made[name], made[name + MASK] = value.as_padded()
             else:
                 made[name] = _formed_column(name, value, form)

@@ -20,7 +20,7 @@ from feedline.feed.skips import SkipCount
 from feedline.feed.waits import TimedReads
 from feedline.plan import Order, Plan
 from feedline.torch.batch_source import SampleOptions, StoreOptions, batch_source
-from feedline.torch.delivering import Asked, Delivering
+from feedline.torch.delivering import Arriving, Asked, Delivering
 from feedline.torch.device.link import Link
 from feedline.torch.device.moving import MovedAhead
 from feedline.torch.feed_dataset import FeedDataset
@@ -318,6 +318,8 @@ class DataLoader(InTrainers, PlannedLoader, TorchDataLoader[Item]):
             return map(self.collate_fn, made)
         with born_shielded(self), worker_errors(self._iterator):
             batches: Iterator[Any] = TorchDataLoader.__iter__(self)
+        if not isinstance(self.dataset, FeedDataset):
+            batches = Arriving(batches, self.asked_for)
         if self.num_workers or not isinstance(self.dataset, FeedDataset):
             # Those of a store are timed where they are read.
             batches = TimedReads(batches, self.waits)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from feedline.feed.waits import WaitCounter
 from feedline.torch.device.link import Link
@@ -25,6 +27,22 @@ class _Moved(NamedTuple):
     record: Any
 
 
+@dataclass(eq=False)
+class Progress:
+    """How far a loop is behind the batches that are moved for it.
+
+    A loader holds this, and not the iterator: one that the loop drops must be free to end its
+    threads and workers.
+    """
+
+    #: The number of batches that were fetched and not asked for.
+    num_waiting: int = 0
+    #: What is known of the latest batch that was asked for.
+    latest: Any = None
+    #: Whether the loader was moved since, so that nothing that waits is counted.
+    is_stale: bool = False
+
+
 class MovedAhead(Iterator[Any]):
     """Batches on a device; up to `ahead` are moved before they are asked for.
 
@@ -38,6 +56,7 @@ class MovedAhead(Iterator[Any]):
         num_batches: How many there are; the last one is not fetched before it is asked for. None
             if they may all be fetched.
         record: Is called when a batch was fetched, and returns what is to be known of it.
+        progress: Where it is noted how far the loop is.
         waits: Where the time of copying is counted, if anywhere.
     """
 
@@ -49,6 +68,7 @@ class MovedAhead(Iterator[Any]):
         ahead: int,
         num_batches: int | None = None,
         record: Callable[[], Any] = lambda: None,
+        progress: Progress | None = None,
         waits: WaitCounter | None = None,
     ) -> None:
         self._batches = batches
@@ -60,13 +80,7 @@ class MovedAhead(Iterator[Any]):
         self._waiting: deque[_Moved] = deque()
         self._has_ended = False
         self._copied: Any = None
-        #: What is known of the latest batch that was asked for.
-        self.latest: Any = None
-
-    @property
-    def num_waiting(self) -> int:
-        """The number of batches that were fetched and not asked for."""
-        return sum(moved.error is None for moved in self._waiting)
+        self._progress = progress or Progress()
 
     @property
     def _workers(self) -> Any:
@@ -74,6 +88,9 @@ class MovedAhead(Iterator[Any]):
         return getattr(self._batches, "_workers", ())
 
     def __next__(self) -> Any:
+        if self._progress.is_stale:
+            # Whoever makes the batches says that they belong to an earlier pass.
+            self._waiting.clear()
         if not self._waiting:
             self._fetch()
         if not self._waiting:
@@ -84,7 +101,7 @@ class MovedAhead(Iterator[Any]):
         start, stream = perf_counter(), self._link.current_stream()
         waited = self._link.hand_over(stream, moved.event, moved.tensors)
         self._waits.add_copying(start, hidden=waited)
-        self.latest = moved.record
+        self._progress.num_waiting -= 1
         try:
             # The last one is fetched when it is asked for: until then, the epoch has not ended.
             while len(self._waiting) < self._ahead and (self._left is None or self._left > 1):
@@ -93,7 +110,9 @@ class MovedAhead(Iterator[Any]):
         except BaseException:
             # An interrupt must not lose the batch that is due.
             self._waiting.appendleft(moved)
+            self._progress.num_waiting += 1
             raise
+        self._progress.latest = moved.record
         return moved.batch
 
     def _fetch(self) -> bool:
@@ -122,17 +141,19 @@ class MovedAhead(Iterator[Any]):
         self._copied = event
         self._waits.add_copying(start)
         self._waiting.append(_Moved(moved, event, tensors, None, self._record()))
+        self._progress.num_waiting += 1
         return True
 
 
 def move(value: Any, link: Link, moved: list[torch.Tensor]) -> Any:
     """Return a batch with all its tensors and arrays on a device; `moved` lists them."""
     if isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
-        value = torch.from_numpy(value)
+        value = torch.from_numpy(_readable(value))
     if isinstance(value, torch.Tensor):
         if link.is_cuda and value.device.type == "cpu" and not value.is_pinned():
             value = value.pin_memory()
-        found = value.to(link.device, non_blocking=True)
+        # Always a copy in this memory too: whoever made it may use its own again.
+        found = value.to(link.device, non_blocking=True, copy=link.device.type == "cpu")
         moved.append(found)
         return found
     if isinstance(value, TensorLists):
@@ -145,3 +166,11 @@ def move(value: Any, link: Link, moved: list[torch.Tensor]) -> Any:
     if isinstance(value, list | tuple):
         return type(value)(move(part, link, moved) for part in value)
     return value
+
+
+def _readable(array: NDArray[Any]) -> NDArray[Any]:
+    """Return an array as torch can read it: not backwards, and with the bytes of this machine."""
+    is_readable = (
+        array.flags.writeable and array.dtype.isnative and min(array.strides, default=0) >= 0
+    )
+    return array if is_readable else np.array(array, array.dtype.newbyteorder("="))

@@ -10,7 +10,7 @@ import torch
 from feedline.feed import Delivered, LoaderWrapper, PlannedLoader, as_loader
 from feedline.feed.loader import return_to
 from feedline.torch.device.link import Link
-from feedline.torch.device.moving import MovedAhead
+from feedline.torch.device.moving import MovedAhead, Progress
 
 
 def to_device(loader: Any, device: torch.device | str | int = "cuda") -> OnDevice:
@@ -47,7 +47,7 @@ class OnDevice(LoaderWrapper):
     def __init__(self, loader: Any, device: torch.device | str | int) -> None:
         super().__init__(as_loader(loader))
         self.link = Link(device)
-        self._running: MovedAhead | None = None
+        self._progress = Progress()
 
     @property
     def device(self) -> torch.device:
@@ -60,27 +60,32 @@ class OnDevice(LoaderWrapper):
         # Once a pass has begun, this is the length of the one after it.
         num_batches = self.loader.num_batches_left() if is_planned else None
         batches = iter(self.loader)
-        self._running = MovedAhead(
+        self._leave_pass()
+        return MovedAhead(
             batches,
             self.link,
             ahead=int(is_planned),
             num_batches=num_batches,
             record=lambda: self.loader.delivered,
+            progress=self._progress,
             waits=self.waits,
         )
-        return self._running
+
+    def _leave_pass(self) -> None:
+        self._progress.is_stale = True
+        self._progress = Progress()
 
     @property
     def _num_waiting(self) -> int:
-        return 0 if self._running is None else self._running.num_waiting
+        # Nothing waits in a loader that was moved by itself.
+        return 0 if self.loader.delivered is None else self._progress.num_waiting
 
     @property
     def delivered(self) -> Delivered | None:
         """The record of the latest batch of this pass; None before the first batch."""
-        if self._running is None or self.loader.delivered is None:
-            return self.loader.delivered
-        latest: Delivered | None = self._running.latest
-        return latest
+        latest: Delivered | None = self._progress.latest
+        found: Delivered | None = self.loader.delivered
+        return latest if found and (latest or self._num_waiting) else found
 
     @property
     def next_epoch(self) -> int:
@@ -99,12 +104,12 @@ class OnDevice(LoaderWrapper):
     def load_state_dict(self, state_dict: Mapping[str, Any], /) -> None:
         """Resume from a saved state; an error changes nothing."""
         self.loader.load_state_dict(state_dict)
-        self._running = None
+        self._leave_pass()
 
     def return_to(self, state_dict: Mapping[str, Any], /) -> None:
         """Go to a state of this run; skips that wait for a saved one continue to wait."""
         return_to(self.loader, state_dict)
-        self._running = None
+        self._leave_pass()
 
     def skip_batches(self, num_batches: int, after: int = 0, *, on_load: bool = False) -> None:
         """Skip batches that follow, on every rank alike; the state contains the skip.
@@ -119,18 +124,17 @@ class OnDevice(LoaderWrapper):
             self.return_to(self.state_dict())
         self.loader.skip_batches(num_batches, after, on_load=on_load)
         if not on_load:
-            self._running = None
+            self._leave_pass()
 
     def set_epoch(self, epoch: int) -> None:
         """Move to the start of `epoch`; the current epoch is not restarted."""
         before = self.loader.epoch
         self.loader.set_epoch(epoch)
         if epoch != before:
-            self._running = None
+            self._leave_pass()
 
     def close(self) -> None:
-        """Release threads, workers and files."""
-        self._running = None
+        """Release threads, workers and files; the state stays as it is."""
         self.loader.close()
 
     def __getstate__(self) -> dict[str, Any]:
