@@ -236,6 +236,21 @@ def test_close_does_not_wait_for_a_job_that_hangs(new_readers: Readers) -> None:
     wait_until(lambda: not new_readers())
 
 
+@pytest.mark.parametrize("num_results", [1, 2, 5])
+@pytest.mark.parametrize("num_threads", [0, 1, 3])
+def test_what_was_taken_on_before_the_finish_still_comes(
+    num_threads: int, num_results: int
+) -> None:
+    results = ReadAhead(
+        itertools.count(1), lambda job: job, no_split, num_threads=num_threads, num_ahead=4
+    )
+    received = [next(results) for _ in range(num_results)]
+    latest = results.latest
+    results.finish()
+    received += results
+    assert received == [*range(1, (latest or 0) + 1)]
+
+
 def test_dropping_it_ends_its_threads(new_readers: Readers) -> None:
     results = ReadAhead(itertools.count(1), lambda job: job, no_split, num_threads=3, num_ahead=4)
     assert next(results) == 1

@@ -51,15 +51,36 @@ def test_blocks_that_are_made_in_threads_come_in_order(num_threads: int) -> None
     assert list(MadeAhead(blocks, num_threads=num_threads)) == list(range(200))
 
 
+@pytest.mark.parametrize("num_before", [0, 1, 2])
 @pytest.mark.parametrize("num_threads", [0, 2])
-def test_an_error_of_a_block_comes_after_the_blocks_before_it(num_threads: int) -> None:
+def test_an_error_of_a_block_comes_after_the_blocks_before_it_and_passes_over_none(
+    num_threads: int, num_before: int
+) -> None:
     def failing() -> list[int]:
         raise OSError("no block")
 
-    jobs = MadeAhead(iter([lambda: [1, 2], lambda: [3], failing]), num_threads=num_threads)
-    assert [next(jobs) for _ in range(3)] == [1, 2, 3]
-    with pytest.raises(OSError, match="no block"):
-        next(jobs)
+    before = [lambda n=n: [n, n] for n in range(num_before)]
+    jobs = MadeAhead(iter([*before, failing, lambda: [9]]), num_threads=num_threads)
+    assert [next(jobs) for _ in range(2 * num_before)] == sorted([*range(num_before)] * 2)
+    for _ in range(3):
+        with pytest.raises(OSError, match="no block"):
+            next(jobs)
+
+
+def test_an_interrupt_passes_over_no_block() -> None:
+    interrupts = [KeyboardInterrupt(), KeyboardInterrupt()]
+
+    def interrupted() -> list[int]:
+        if interrupts:
+            raise interrupts.pop()
+        return [2]
+
+    jobs = MadeAhead(iter([lambda: [1], interrupted, lambda: [3]]), num_threads=0)
+    assert next(jobs) == 1
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            next(jobs)
+    assert list(jobs) == [2, 3]
 
 
 def test_threads_are_the_cores_of_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,6 +25,7 @@ class MadeAhead(Iterator[Job]):
         self._num_threads = num_threads
         self._ready: deque[Job] = deque()
         self._coming: deque[Future[list[Job]]] = deque()
+        self._making: Callable[[], list[Job]] | None = None
         self._threads: ThreadPoolExecutor | None = None
 
     def __next__(self) -> Job:
@@ -33,11 +34,13 @@ class MadeAhead(Iterator[Job]):
                 block = self._coming[0].result()
                 self._coming.popleft()
             else:
-                # The first block, which is small, is made at once.
-                make = next(self._blocks, None)
-                if make is None:
+                # The first block, which is small, is made at once. An interrupt, or an error, must
+                # not pass over a block.
+                self._making = self._making or next(self._blocks, None)
+                if self._making is None:
                     raise StopIteration
-                block = make()
+                block = self._making()
+                self._making = None
             self._ready.extend(block)
             self._submit()
         return self._ready.popleft()
