@@ -83,9 +83,10 @@ def write_shards(folder: Path, num_shards: int = 7) -> Path:
 
 
 def test_indexes_are_the_same_and_are_built_once(tmp_path: Path) -> None:
-    here, there = write_shards(tmp_path / "here"), write_shards(tmp_path / "there")
+    here = write_shards(tmp_path / "here")
     build_index(here / "002.tar")
-    shutil.copytree(here / ".feedline-index", there / ".feedline-index")
+    # With the times of the files, which count.
+    there = Path(shutil.copytree(here, tmp_path / "there"))
     found = build_index(here), build_index(there, engine="ray")
     assert found[0] == found[1]
     assert found[0].num_built == 6
