@@ -30,7 +30,8 @@ def cluster(_nothing_is_left: None) -> Iterator[Any]:
     from ray.cluster_utils import Cluster
 
     # The names of sockets are in it, and must be short: that of pytest is too long.
-    folder = Path(tempfile.mkdtemp(prefix="feedline-ray-", dir="/tmp"))
+    given = os.environ.get("FEEDLINE_RAY_FOLDER")
+    folder = Path(given or tempfile.mkdtemp(prefix="feedline-ray-", dir="/tmp"))
     (folder / "ray").mkdir()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_TMPDIR", str(folder))

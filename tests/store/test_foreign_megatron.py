@@ -104,6 +104,7 @@ def test_an_index_that_ends_elsewhere_than_its_tokens_is_refused(
 
 
 def test_files_beside_a_folder_of_their_name_are_other_data(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
     write(tmp_path, [2, 3], [0, 2])
     feedline.pack({"id": np.arange(7)}, tmp_path / "packed", format="parquet")
     (tmp_path / "x").mkdir()
