@@ -3,9 +3,9 @@
 Rows of 4 KiB from one `.npy` file and texts from one JSONL file, 2 GiB each: on this machine with
 1 and 2 workers, with 2 on a Ray cluster of one node (`ray.init` is not counted), and with MosaicML
 Streaming's `MDSWriter` and litdata's `optimize` (2 workers), which write in order. All take turns.
-Then the cost of a row from 1e5 rows of 32 bytes on, and what Ray takes at three sizes, with an
-object store so small that it spills, beside the model of `feedline.packing.pack_needs`. With 2 GiB,
-one repetition and 1e8 rows it takes about ten minutes on two idle cores.
+Then the cost of a row from 1e5 rows of 32 bytes on, and what Ray takes at three sizes, beside the
+model of `feedline.packing.pack_needs`. With 2 GiB, one repetition and 1e8 rows it takes about ten
+minutes on two idle cores.
 
     python benchmarks/pack.py [BYTES [REPETITIONS [LARGEST NUMBER OF SMALL ROWS]]]
 
@@ -40,8 +40,6 @@ WORKERS = ("1 worker", "2 workers")
 PEER_TARGET, RAY_TARGET, FLAT_TARGET, MODEL_TARGET = 2.0, 0.3, 1.5, 0.15
 SMALL_BYTES = 32
 MOST_REPEATED_ROWS = 10**8
-# An object store that is smaller than what passes through it.
-SMALL_STORE = 2**29
 # What is measured and what the model says.
 NEEDS = ("memory", "disk", "read", "written", "moved", "spilled")
 # A cluster to say something about: nodes, cores, the network of a node in bytes a second, and the
@@ -74,10 +72,8 @@ class Bench:
     def source(self, kind: str, num_bytes: int) -> str:
         return str(run(self.ray, "pack_run.py", "make", kind, str(self.folder), str(num_bytes)))
 
-    def ours(
-        self, engine: str, workers: int, order: str, source: str, store: int = 0
-    ) -> dict[str, float]:
-        arguments = (engine, str(workers), order, source, str(self._out), str(store))
+    def ours(self, engine: str, workers: int, order: str, source: str) -> dict[str, float]:
+        arguments = (engine, str(workers), order, source, str(self._out))
         return self._cleared(run(self.ray, "pack_run.py", "pack", *arguments))
 
     def theirs(self, name: str, workers: int, kind: str, source: str) -> dict[str, float]:
@@ -129,7 +125,7 @@ def measure_all(bench: Bench, num_bytes: int, repetitions: int, most_rows: int) 
     for part in (4, 2, 1):
         source = bench.source("texts", num_bytes // part)
         size = os.path.getsize(source)
-        found = bench.ours("ray", 2, "shuffle", source, SMALL_STORE)
+        found = bench.ours("ray", 2, "shuffle", source)
         sizes[f"{size}"] = {name: found[name] for name in NEEDS}
         needs[f"{size}"] = bench.needs(
             {"num_bytes": found["bytes"], "num_rows": found["rows"], "source_bytes": size},

@@ -1,11 +1,10 @@
 """One run of `feedline.pack`, in the environment that has Ray: what it takes, as a line of JSON.
 
-`pack_run.py make KIND FOLDER BYTES`, `pack_run.py pack ENGINE WORKERS ORDER SOURCE FOLDER STORE`,
-or `pack_run.py needs ARGUMENTS` of `pack_needs`. `STORE` is the bytes of Ray's object store, or 0
-for what Ray takes by default. `ray.init` is not counted, nor the start of the workers. `written`
-and `read` are what all workers write to files and read from them, `moved` is the size of what tasks
-get from the object store, and `spilled` what Ray writes of it to a local disk; the memory is that
-of the largest worker, without mapped files.
+`pack_run.py make KIND FOLDER BYTES`, `pack_run.py pack ENGINE WORKERS SHUFFLE SOURCE FOLDER`, or
+`pack_run.py needs ARGUMENTS` of `pack_needs`. `ray.init` is not counted, nor the start of the
+workers. `written` and `read` are what all workers write to files and read from them, `moved` is the
+size of what tasks get from the object store, and `spilled` what Ray writes of it to a local disk;
+the memory is that of the largest worker, without mapped files.
 """
 
 from __future__ import annotations
@@ -26,20 +25,19 @@ import feedline
 import pack_data
 
 
-def pack(
-    engine: str, num_workers: int, shuffle: bool, source: str, folder: str, store: int
-) -> dict[str, Any]:
+def pack(engine: str, num_workers: int, shuffle: bool, source: str, folder: str) -> dict[str, Any]:
     options: dict[str, Any] = {"engine": engine, "num_threads": num_workers, "shuffle": shuffle}
     if engine == "ray":
         started = tempfile.mkdtemp(prefix="feedline-ray-")
         os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
         import ray
 
+        store = 2**29
         ray.init(
             num_cpus=num_workers,
             include_dashboard=False,
             log_to_driver=False,
-            object_store_memory=store or None,
+            object_store_memory=store,
             _temp_dir=started,
         )
         # Twice as many tasks as workers, so that none waits for the driver.
@@ -164,6 +162,5 @@ if __name__ == "__main__":
     elif sys.argv[1] == "needs":
         print(json.dumps(needs(json.loads(sys.argv[2]))))
     else:
-        engine, workers, order, source, folder, store = sys.argv[2:]
-        is_shuffled = order == "shuffle"
-        print(json.dumps(pack(engine, int(workers), is_shuffled, source, folder, int(store))))
+        engine, workers, shuffle, source, folder = sys.argv[2:]
+        print(json.dumps(pack(engine, int(workers), shuffle == "shuffle", source, folder)))
