@@ -11,39 +11,25 @@ import pytest
 
 from feedline.torch import DataLoader, forking
 from loader_data import Ids
-
-
-class Busy:
-    """A thread that computes without the interpreter's lock, until it is told to stop."""
-
-    def __init__(self, num_rounds: int) -> None:
-        self._rounds, self._stop = num_rounds, threading.Event()
-        self.began, self.is_done = threading.Event(), False
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
-
-    def _run(self) -> None:
-        block = bytes(2**20)
-        for number in range(self._rounds):
-            hashlib.sha256(block)
-            self.is_done = number == self._rounds - 1 or self._stop.is_set()
-            self.began.set()
-            if self._stop.is_set():
-                return
-
-    def stop(self) -> None:
-        self._stop.set()
-        self._thread.join()
+from reader_threads import wait_until
 
 
 @contextmanager
-def busy(num_rounds: int) -> Iterator[Busy]:
-    thread = Busy(num_rounds)
+def busy() -> Iterator[None]:
+    """Let a thread compute without the interpreter's lock."""
+    stop, block = threading.Event(), bytes(2**20)
+
+    def run() -> None:
+        while not stop.is_set():
+            hashlib.sha256(block)
+
+    thread = threading.Thread(target=run)
+    thread.start()
     try:
-        thread.began.wait()
-        yield thread
+        yield
     finally:
-        thread.stop()
+        stop.set()
+        thread.join()
 
 
 @pytest.fixture(autouse=True)
@@ -52,17 +38,21 @@ def _as_before_python_3_12(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_it_waits_until_other_threads_are_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forking, "_MOST_SECONDS", 60.0)
-    with busy(100) as thread:
-        forking.wait_for_threads()
-        assert thread.is_done
+    looks = iter([True, True, False, True])
+    monkeypatch.setattr(forking, "_others_run", lambda: next(looks))
+    forking.wait_for_threads(60.0)
+    assert list(looks) == [True]
 
 
-def test_it_does_not_wait_forever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forking, "_MOST_SECONDS", 0.01)
-    with busy(10**9) as thread:
-        forking.wait_for_threads()
-        assert not thread.is_done
+def test_it_sees_whether_other_threads_run() -> None:
+    with busy():
+        wait_until(forking._others_run)
+    wait_until(lambda: not forking._others_run())
+
+
+def test_it_does_not_wait_forever() -> None:
+    with busy():
+        forking.wait_for_threads(0.01)
 
 
 @pytest.mark.parametrize(("method", "waits"), [("fork", 1), ("spawn", 0)])
