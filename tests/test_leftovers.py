@@ -34,6 +34,20 @@ def test_what_tempfile_leaves_when_it_is_killed_may_stay(tmp_path: Path, call: s
     assert find_leftovers(tmp_path) == {}
 
 
+def test_what_a_signal_leaves_of_a_file_that_has_just_been_made_may_stay(tmp_path: Path) -> None:
+    def lose(*args: object, **options: object) -> None:
+        raise RuntimeError
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tempfile, "_TemporaryFileWrapper", lose)
+        patch.setattr(os, "unlink", lose)
+        with pytest.raises(RuntimeError):
+            tempfile.NamedTemporaryFile(dir=tmp_path)
+    (left,) = tmp_path.iterdir()
+    assert left.stat().st_size == 0
+    assert find_leftovers(tmp_path) == {}
+
+
 def test_everything_else_is_found(tmp_path: Path) -> None:
     for name, content in {
         "2va1_8h5": b"blats",
@@ -42,6 +56,8 @@ def test_everything_else_is_found(tmp_path: Path) -> None:
         "2va1_8h55": b"",
         "2VA1_8h5": b"",
         "tmp1_8h5": b"data",
+        "tmp1_8h5ab": b"",
+        "tmp1_8h5abc": b"d",
     }.items():
         (tmp_path / name).write_bytes(content)
     (tmp_path / "abcdefgh").mkdir()
@@ -51,5 +67,8 @@ def test_everything_else_is_found(tmp_path: Path) -> None:
     found = find_leftovers(tmp_path)
     assert found.pop(kept.name) == ["a"]
     assert sorted(found) == sorted(
-        ["2va1_8h5", "2va1_8h6", "2va1_8h", "2va1_8h55", "2VA1_8h5", "tmp1_8h5", "abcdefgh"]
+        [
+            *["2va1_8h5", "2va1_8h6", "2va1_8h", "2va1_8h55", "2VA1_8h5"],
+            *["tmp1_8h5", "tmp1_8h5ab", "tmp1_8h5abc", "abcdefgh"],
+        ]
     )

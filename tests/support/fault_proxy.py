@@ -163,6 +163,7 @@ class Connection:
         self.client = client
         self.server: Link | None = None
         self.pipe: tuple[int, int] | None = None
+        self.is_open = False
 
     def close(self) -> None:
         """Close both sides."""
@@ -176,9 +177,16 @@ class Connection:
         """Pass one request and its answer on; return whether the connection stays open."""
         head = self.client.read_head()
         seen, fault = self.proxy.see(head)
+        self.is_open = True
         try:
             return self._pass(head, seen, fault)
         finally:
+            self._note_end()
+
+    def _note_end(self) -> None:
+        """Note, once, that a request is answered: before a client that has it all asks again."""
+        if self.is_open:
+            self.is_open = False
             self.proxy.end()
 
     def _pass(self, head: Head, seen: Seen, fault: Fault | None) -> bool:
@@ -231,6 +239,7 @@ class Connection:
         answer = Head(f"HTTP/1.1 {fault.status} Injected", list(fields.items()))
         body = b"" if seen.method == "HEAD" else body
         seen.status, seen.num_bytes = fault.status, len(body)
+        self._note_end()
         self.client.send(answer.to_bytes() + body)
 
     def _pass_on(self, server: Link, answer: Head, seen: Seen, fault: Fault | None) -> None:
@@ -238,8 +247,11 @@ class Connection:
         length = answer.get("content-length")
         if fault and fault.kind == "short" and length is not None:
             answer.replace("content-length", str(min(fault.after, int(length))))
+        has_body = seen.method != "HEAD" and seen.status not in (204, 304)
+        if not has_body or length == "0":
+            self._note_end()
         self.client.send(answer.to_bytes())
-        if seen.method == "HEAD" or seen.status in (204, 304):
+        if not has_body:
             return
 
         def send(piece: bytes) -> None:
@@ -248,6 +260,8 @@ class Connection:
             self.proxy.wait_for_turn(len(piece))
             # First, since a client that has all of it may ask at once.
             seen.num_bytes += len(piece)
+            if str(seen.num_bytes) == length:
+                self._note_end()
             self.client.send(piece)
 
         if fault is None and length is not None and hasattr(os, "splice"):
@@ -271,6 +285,8 @@ class Connection:
             left -= taken
             self.proxy.wait_for_turn(taken)
             seen.num_bytes += taken
+            if not left:
+                self._note_end()
             while taken:
                 taken -= os.splice(self.pipe[0], self.client.socket.fileno(), taken)
 

@@ -44,6 +44,7 @@ def serve(control: socket.socket, parent: int) -> Job | None:
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     pipes: dict[int, int] = {}
+    server = os.getpid()
     # Not `select`, which fails where a process has more than 1,024 files open.
     poll = select.poll()
     for file in (control.fileno(), is_woken):
@@ -65,7 +66,7 @@ def serve(control: socket.socket, parent: int) -> Job | None:
         gc.freeze()
         pid = os.fork()
         if pid == 0:
-            end_with_parent()
+            end_with(server)
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             *streams, pipe = descriptors
@@ -84,10 +85,13 @@ def serve(control: socket.socket, parent: int) -> Job | None:
     return None
 
 
-def end_with_parent() -> None:
+def end_with(parent: int) -> None:
     """Let the kernel kill this process when its parent ends, however that ends."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        # It may have ended before the kernel was asked.
+        if os.getppid() != parent:
+            os.kill(os.getpid(), signal.SIGKILL)
 
 
 def tell_ended(pipes: dict[int, int]) -> None:

@@ -11,6 +11,9 @@ _MAY_STAY = ("torchelastic_", "torchinductor_", "pymp-")
 # Before it names a folder for temporary files, Python writes "blat" to a file in it and removes
 # that. `kill -9` in between leaves the file, empty or whole.
 _PROBE = re.compile(r"[a-z0-9_]{8}")
+# When a worker is lost, torch opens temporary files to see whether there are too many, and its
+# handler of SIGCHLD may raise while it does: then the one that has just been made stays.
+_COUNTED = re.compile(r"tmp[a-z0-9_]{8}")
 
 
 def find_leftovers(folder: Path) -> dict[str, list[str]]:
@@ -18,7 +21,7 @@ def find_leftovers(folder: Path) -> dict[str, list[str]]:
     return {
         path.name: os.listdir(path)[:5] if path.is_dir() else []
         for path in folder.iterdir()
-        if not path.name.startswith(_MAY_STAY) and not _is_probe(path)
+        if not path.name.startswith(_MAY_STAY) and not _is_probe(path) and not _is_counted(path)
     }
 
 
@@ -28,4 +31,10 @@ def _is_probe(path: Path) -> bool:
         and path.is_file()
         and path.stat().st_size <= 4
         and path.read_bytes() in (b"", b"blat")
+    )
+
+
+def _is_counted(path: Path) -> bool:
+    return (
+        _COUNTED.fullmatch(path.name) is not None and path.is_file() and path.stat().st_size == 0
     )
