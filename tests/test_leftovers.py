@@ -42,7 +42,7 @@ def test_what_a_signal_leaves_of_a_file_that_has_just_been_made_may_stay(tmp_pat
         patch.setattr(tempfile, "_TemporaryFileWrapper", lose)
         patch.setattr(os, "unlink", lose)
         with pytest.raises(RuntimeError):
-            tempfile.NamedTemporaryFile(dir=tmp_path)
+            tempfile.NamedTemporaryFile(dir=tmp_path)  # noqa: SIM115
     (left,) = tmp_path.iterdir()
     assert left.stat().st_size == 0
     assert find_leftovers(tmp_path) == {}
