@@ -35,6 +35,4 @@ def _is_probe(path: Path) -> bool:
 
 
 def _is_counted(path: Path) -> bool:
-    return (
-        _COUNTED.fullmatch(path.name) is not None and path.is_file() and path.stat().st_size == 0
-    )
+    return _COUNTED.fullmatch(path.name) is not None and path.is_file() and path.stat().st_size == 0
