@@ -42,10 +42,10 @@ def pack(engine: str, num_workers: int, shuffle: bool, source: str, folder: str)
         )
         # Twice as many tasks as workers, so that none waits for the driver.
         options["num_threads"] = 2 * num_workers
-    # What it takes to import pyarrow, and to start workers, is not packing's.
+    # What it takes to import pyarrow, and to start workers, is not packing's: each has a part.
     warm = Path(f"{folder}-warm.jsonl")
-    warm.write_text('{"x": 1}\n' * 9)
-    feedline.pack(warm, f"{folder}-warm", memory_budget=2**20, **options)
+    warm.write_text('{"text": "warm"}\n' * 2**20)
+    feedline.pack(warm, f"{folder}-warm", memory_budget=2**23, **options)
     shutil.rmtree(f"{folder}-warm")
     watch = Watch(Path(f"{folder}.partial"), engine)
     moved = count_moved() if engine == "ray" else {}
@@ -106,10 +106,17 @@ class Watch:
         self._first: dict[str, dict[str, int]] = {}
         self._last: dict[str, dict[str, int]] = {}
         self._spillers: set[str] = set()
+        # What runs at the beginning and has nothing to do with Ray.
+        self._others: set[str] = set()
         self.found: dict[str, int] = {"memory": 0, "disk": 0}
 
     def __enter__(self) -> None:
         self._look()
+        for process in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                if b"ray" not in (process / "cmdline").read_bytes():
+                    self._others.add(process.name)
+        self._others.discard(str(os.getpid()))
         self._first = dict(self._last)
         self._thread.start()
 
@@ -138,6 +145,8 @@ class Watch:
         self.found["disk"] = max(self.found["disk"], disk)
         for process in Path("/proc").glob("[0-9]*"):
             with suppress(OSError, ValueError):
+                if process.name in self._others:
+                    continue
                 # The driver of a cluster leaves the work to others; this thread reads in it.
                 is_worker = process.name == str(os.getpid())
                 if self._engine == "ray":

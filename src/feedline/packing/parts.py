@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple, Protocol, runtime_checkable
@@ -34,6 +35,14 @@ class PartedSource(Source, Protocol):
     def read(self, part: Part, row: int) -> Iterator[Batch]:
         """Yield the rows of a part; `row` is the number of its first row in its file."""
         ...
+
+
+def for_one_core(source: Source) -> Source:
+    """Return a source as a process reads it that has one core: there, more threads only wait."""
+    if hasattr(source, "num_threads"):
+        source = copy.copy(source)
+        source.num_threads = 1  # type: ignore[attr-defined]
+    return source
 
 
 def parts_between(edges: Iterable[int], max_rows: int) -> list[Part]:

@@ -41,9 +41,6 @@ class _Worker:
         try:
             work = pickle.loads(setup)
             self._source, self._fitting, self._piece_bytes, self._max_bytes, self._max = work
-            # There are as many processes as threads were wanted.
-            if hasattr(self._source, "num_threads"):
-                self._source.num_threads = 1
         except Exception as error:
             self._say(UNREADY, f"{type(error).__name__}: {error}"[:300])
             return

@@ -29,7 +29,7 @@ from typing import Any
 from feedline.errors import PackError
 from feedline.packing.engines.local_reader import ENDED, FAILED, PIECE, READY, UNREADY
 from feedline.packing.fitting import nothing_of
-from feedline.packing.parts import Part, PartedSource
+from feedline.packing.parts import Part, PartedSource, for_one_core
 from feedline.packing.plan import Plan
 from feedline.packing.rows import Rows, num_bytes_of, num_rows_of, part_of_rows, read_rows
 from feedline.words import several
@@ -167,7 +167,9 @@ class Readers:
         """Start processes; return False if they cannot have the source."""
         budget = self._plan.settings.memory_budget // (8 * count)
         piece_bytes = max(1, min(_MAX_PIECE_BYTES, budget // 4))
-        work = (self._plan.source, self._plan.fitting, piece_bytes, budget, _MAX_PIECES)
+        # There are as many processes as threads were wanted.
+        source = for_one_core(self._plan.source)
+        work = (source, self._plan.fitting, piece_bytes, budget, _MAX_PIECES)
         try:
             self._setup = pickle.dumps(work)
         except Exception as error:

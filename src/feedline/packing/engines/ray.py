@@ -36,7 +36,7 @@ from feedline.packing.engines.ordering import (
 from feedline.packing.engines.reading import PartReader, Stream
 from feedline.packing.engines.resuming import entries_since
 from feedline.packing.engines.tasks import Dealt, Work
-from feedline.packing.parts import Part, PartedSource
+from feedline.packing.parts import Part, PartedSource, for_one_core
 from feedline.packing.plan import Plan
 from feedline.packing.rows import (
     Rows,
@@ -83,7 +83,7 @@ class _Driver:
         if isinstance(source, PartedSource) and cluster.can_hold(source):
             self._source = source
         self._work = Work(
-            source=self._source,
+            source=None if self._source is None else for_one_core(self._source),
             fitting=plan.fitting,
             splits=plan.splits,
             cut=plan.cut,
@@ -174,7 +174,7 @@ class _Driver:
             cluster=self._cluster,
             shared=self._shared,
             # Chunks are written while few parts are in memory.
-            part_bytes=self._begun["block_bytes"] // 4,
+            part_bytes=self._begun["block_bytes"] // 2,
             entries=self._entries,
             finished=self._finished.files[0],
         )
