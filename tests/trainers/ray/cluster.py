@@ -16,8 +16,8 @@ os.environ.update(ACCESS)
 
 import ray  # noqa: E402
 
-#: Two stories at once, each with three workers and a trainer.
-NUM_CPUS = 8
+#: Three stories at once, each with three workers and a trainer.
+NUM_CPUS = 12
 
 
 def main() -> None:
