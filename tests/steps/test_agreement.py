@@ -182,7 +182,7 @@ def test_ranks_that_ask_differently_and_leave_the_loop_stay_together() -> None:
         scheduler.set_epoch(0)
         return steps
 
-    assert on_ranks(2, run, timeout=1.0) == [[0, 1, 2, 3]] * 2
+    assert on_ranks(2, run) == [[0, 1, 2, 3]] * 2
 
 
 def test_ranks_that_ask_alike_and_leave_the_loop_stay_together() -> None:

@@ -100,4 +100,4 @@ def test_ranks_that_ask_differently_and_go_back_to_a_state_stay_together() -> No
         scheduler.load_state_dict(state)
         return [scheduler.step for _ in scheduler.epochs for _ in scheduler]
 
-    assert on_ranks(2, run, timeout=1.0) == [list(range(12))] * 2
+    assert on_ranks(2, run) == [list(range(12))] * 2

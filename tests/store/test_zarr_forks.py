@@ -22,7 +22,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return [write_anndata(folder / f"{kind}.zarr", 100, kind) for kind in ("csr", "dense")]
 
 
-def check_fork(before: str, fork: str, data: list[Path], timeout: float = 15) -> None:
+def check_fork(before: str, fork: str, data: list[Path], timeout: float = 45) -> None:
     """Fail unless a child reads well; one that hangs is killed."""
     job = {"data": list(map(str, data)), "before": before, "fork": fork, "timeout": timeout}
     preload = ["zarr", "scipy.sparse"]
@@ -41,12 +41,12 @@ def test_a_forked_child_reads_what_was_written(before: str, fork: str, data: lis
 
 @pytest.mark.parametrize("fork", ["os", "multiprocessing"])
 def test_a_child_reads_after_its_parent_used_zarrs_on_its_own(fork: str, data: list[Path]) -> None:
-    check_fork("elsewhere", fork, data, timeout=15)
+    check_fork("elsewhere", fork, data)
 
 
 @pytest.mark.parametrize("fork", ["os", "multiprocessing"])
 def test_a_child_reads_where_zarrs_was_chosen_for_everything(fork: str, data: list[Path]) -> None:
-    check_fork("chosen", fork, data, timeout=15)
+    check_fork("chosen", fork, data)
 
 
 def test_reading_leaves_the_settings_of_zarr_alone(data: list[Path]) -> None:
