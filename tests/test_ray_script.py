@@ -1,4 +1,4 @@
-"""The script that runs the tests of Ray runs them again only if Ray's log tells of its own fault."""
+"""What runs the tests of Ray runs them again only if the log of Ray tells of its own fault."""
 
 from __future__ import annotations
 

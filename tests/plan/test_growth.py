@@ -135,6 +135,11 @@ def test_the_first_bucket_that_does_not_fit_exactly_is_named() -> None:
 @given(st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=9), st.integers(1, 2**31))
 def test_batch_sizes_of_costs_are_exact(costs: list[float], batch_size: int) -> None:
     expected = [max(1, floor(batch_size / Fraction(cost))) for cost in costs]
+    if max(expected) > 2**31:
+        bucket = next(n for n, size in enumerate(expected) if size > 2**31)
+        with pytest.raises(InvalidValueError, match=f"the batch size of bucket {bucket}="):
+            batch_sizes_of(CostBatch(costs), len(costs), batch_size)
+        return
     found = batch_sizes_of(CostBatch(costs), len(costs), batch_size)
     assert found.tolist() == expected
 

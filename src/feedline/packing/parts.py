@@ -41,7 +41,7 @@ def for_one_core(source: Source) -> Source:
     """Return a source as a process reads it that has one core: there, more threads only wait."""
     if hasattr(source, "num_threads"):
         source = copy.copy(source)
-        source.num_threads = 1  # type: ignore[attr-defined]
+        source.num_threads = 1
     return source
 
 

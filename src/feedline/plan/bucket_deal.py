@@ -140,13 +140,16 @@ def batch_sizes_of(rule: BatchRule, num_buckets: int, batch_size: int) -> Indice
     if type(rule) is TokenBatch and max(rule.lengths) <= batch_size:
         fitting: Indices = batch_size // np.array(rule.lengths, dtype=np.int64)
         return fitting
-    if type(rule) is CostBatch and batch_size / min(rule.costs) < 2**50:
+    if type(rule) is CostBatch and batch_size / min(rule.costs) <= MAX_BATCH:
         # numpy takes the remainder first, which is exact, so the quotient is exact too.
         whole = np.floor_divide(float(batch_size), np.array(rule.costs))
         at_least_one: Indices = np.maximum(whole, 1).astype(np.int64)
         return at_least_one
     sizes = (rule.batch_size(bucket, batch_size) for bucket in range(num_buckets))
-    checked = [check_integer("batch_size", size, 1, MAX_BATCH) for size in sizes]
+    checked = [
+        check_integer(f"the batch size of bucket {bucket}", size, 1, MAX_BATCH)
+        for bucket, size in enumerate(sizes)
+    ]
     return np.array(checked, dtype=np.int64)
 
 

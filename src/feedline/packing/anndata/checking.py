@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from multiprocessing import spawn
 from pathlib import Path
 from typing import IO, Any
@@ -110,22 +110,32 @@ def _said_by_child(job: dict[str, Any]) -> Iterator[dict[str, Any]]:
     with _child(job) as child:
         lines: queue.Queue[bytes] = queue.Queue()
         assert child.stdout is not None
-        threading.Thread(target=_pass_on, args=(child.stdout, lines), daemon=True).start()
-        while True:
-            try:
-                line = lines.get(timeout=SILENT_SECONDS)
-            except queue.Empty:
-                yield {"silent": True}
-                return
-            if not line:
-                break
-            said = _parsed(line)
-            yield said
-            if "done" in said:
-                return
-        child.wait()
-        stderr = b"" if child.stderr is None else child.stderr.read(_MAX_LINE)
-        yield {"code": child.returncode, "stderr": stderr.decode(errors="replace")}
+        reader = threading.Thread(target=_pass_on, args=(child.stdout, lines), daemon=True)
+        reader.start()
+        try:
+            yield from _said(child, lines)
+        finally:
+            child.kill()
+            # Its pipe is closed next, which must not be while the thread reads.
+            reader.join()
+
+
+def _said(child: subprocess.Popen[bytes], lines: queue.Queue[bytes]) -> Iterator[dict[str, Any]]:
+    while True:
+        try:
+            line = lines.get(timeout=SILENT_SECONDS)
+        except queue.Empty:
+            yield {"silent": True}
+            return
+        if not line:
+            break
+        said = _parsed(line)
+        yield said
+        if "done" in said:
+            return
+    child.wait()
+    stderr = b"" if child.stderr is None else child.stderr.read(_MAX_LINE)
+    yield {"code": child.returncode, "stderr": stderr.decode(errors="replace")}
 
 
 def _parsed(line: bytes) -> dict[str, Any]:
@@ -146,8 +156,7 @@ def _pass_on(pipe: IO[bytes], lines: queue.Queue[bytes]) -> None:
     lines.put(b"")
 
 
-@contextmanager
-def _child(job: dict[str, Any]) -> Iterator[subprocess.Popen[bytes]]:
+def _child(job: dict[str, Any]) -> subprocess.Popen[bytes]:
     executable = spawn.get_executable()
     if not executable:
         raise PackError(
@@ -155,7 +164,7 @@ def _child(job: dict[str, Any]) -> Iterator[subprocess.Popen[bytes]]:
         )
     code = "from feedline.packing.anndata.checking import main; main()"
     path = os.pathsep.join(entry for entry in sys.path if entry)
-    child = subprocess.Popen(
+    return subprocess.Popen(
         # Not from the working directory: a stranger's files may be there.
         [os.fsdecode(executable), "-P", "-c", code, json.dumps(job)],
         env={**os.environ, "PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
@@ -163,11 +172,6 @@ def _child(job: dict[str, Any]) -> Iterator[subprocess.Popen[bytes]]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
-    with child:
-        try:
-            yield child
-        finally:
-            child.kill()
 
 
 def main() -> None:
