@@ -194,12 +194,17 @@ class StepScheduler(StepData):
             if self._was_checkpoint is not False and self.sigterm_received:
                 return
             self.set_epoch(epoch)
+            num_moves = self._walk.num_moves
             yield epoch
             self._settle()
-            epoch = max(epoch + 1, self.epoch)
+            is_moved = self._walk.num_moves != num_moves
+            epoch = self.epoch if is_moved else max(epoch + 1, self.epoch)
 
     def set_epoch(self, epoch: int) -> None:
-        """Move to the start of an epoch; the current epoch is not restarted."""
+        """Move to the start of an epoch; the current epoch is not restarted.
+
+        In a loop over the steps, this ends the loop, and `epochs` continues with that epoch.
+        """
         epoch = check_integer("epoch", epoch, 0)
         self._settle()
         self._walk.go_to(epoch)
@@ -349,6 +354,8 @@ class StepScheduler(StepData):
 
     def load_state_dict(self, s: Mapping[str, Any]) -> None:
         """Resume at the step after the saved one.
+
+        In a loop over the steps, this ends the loop, and `epochs` continues at the loaded step.
 
         Args:
             s: What `state_dict` returned, or a mapping with `step` and `epoch`.
