@@ -13,6 +13,7 @@ from feedline.compat.torch_order import TorchBucketPlan
 from feedline.errors import InvalidValueError, check_choice, check_integer
 from feedline.feed import Peers
 from feedline.plan import BatchRule, Bucket, BucketPlan, Cursor, FixedBatch, Segment
+from feedline.plan.seeds import check_seed
 from feedline.torch.buckets import BucketSampler
 from feedline.torch.sampler import describe_dataset
 from feedline.words import one_line
@@ -76,7 +77,7 @@ class SequentialBucketSampler(DocumentedState, BucketSampler):
                 )
         check_choice("order", order, ("feedline", "torch"))
         self.dataset = dataset
-        self.seed = seed
+        self.seed = check_seed(seed)
         self.base_batch_size = check_integer("base_batch_size", base_batch_size, 1)
         self.base_resolution = base_resolution
         self.drop_last = drop_last

@@ -17,6 +17,7 @@ from feedline.errors import (
 from feedline.feed import Batching, Pass, Peers, Position
 from feedline.feed.passes import SINGLE
 from feedline.plan import Cursor, Order, SamplePlan, Sequential, Shuffled
+from feedline.plan.seeds import check_seed
 from feedline.torch.sampler import PlanSampler, SampleSampler, describe_dataset
 
 
@@ -157,7 +158,7 @@ class DistributedSampler(SkippingSampler):
         check_choice("order", order, ("feedline", "torch"))
         self.dataset: Any = dataset
         self.shuffle = shuffle
-        self.seed = seed
+        self.seed = check_seed(seed)
         self.drop_last = drop_last
         super().__init__(
             SamplePlan(

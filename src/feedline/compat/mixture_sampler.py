@@ -12,6 +12,7 @@ from feedline.compat.torch_mixture import TorchMixturePlan
 from feedline.errors import InvalidValueError, check_choice, check_integer
 from feedline.feed import Peers
 from feedline.plan import Cursor, Mixture, Phase, Plan, SamplePlan
+from feedline.plan.seeds import check_seed
 
 PhaseLike = Phase | tuple[int, Sequence[float]]
 
@@ -99,7 +100,7 @@ class MixtureSampler(SkippingSampler):
         )
         self.cumulative_sizes = list(cumulative_sizes)
         self.shuffle = shuffle
-        self.seed = seed
+        self.seed = check_seed(seed)
         self.drop_last = drop_last
 
     @property
