@@ -10,7 +10,7 @@ from typing import Any
 
 from feedline.compat.distributed_sampler import DocumentedState
 from feedline.compat.torch_order import TorchBucketPlan
-from feedline.errors import InvalidValueError, check_choice, check_integer
+from feedline.errors import InvalidValueError, check_choice, check_flag, check_integer
 from feedline.feed import Peers
 from feedline.plan import BatchRule, Bucket, BucketPlan, Cursor, FixedBatch, Segment
 from feedline.plan.seeds import check_seed
@@ -80,10 +80,10 @@ class SequentialBucketSampler(DocumentedState, BucketSampler):
         self.seed = check_seed(seed)
         self.base_batch_size = check_integer("base_batch_size", base_batch_size, 1)
         self.base_resolution = base_resolution
-        self.drop_last = drop_last
-        self.shuffle_buckets = shuffle_buckets
-        self.shuffle_within_bucket = shuffle_within_bucket
-        self.dynamic_batch_size = dynamic_batch_size
+        self.drop_last = check_flag("drop_last", drop_last)
+        self.shuffle_buckets = check_flag("shuffle_buckets", shuffle_buckets)
+        self.shuffle_within_bucket = check_flag("shuffle_within_bucket", shuffle_within_bucket)
+        self.dynamic_batch_size = check_flag("dynamic_batch_size", dynamic_batch_size)
         self.bucket_groups: Mapping[Any, Mapping[str, Any]] = dataset.bucket_groups
         self.bucket_keys: list[Any] = list(dataset.sorted_bucket_keys)
         self.calculator = dataset.calculator

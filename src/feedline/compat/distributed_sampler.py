@@ -12,6 +12,7 @@ from feedline.errors import (
     InvalidValueError,
     PlanMismatchError,
     check_choice,
+    check_flag,
     check_integer,
 )
 from feedline.feed import Batching, Pass, Peers, Position
@@ -157,9 +158,9 @@ class DistributedSampler(SkippingSampler):
             )
         check_choice("order", order, ("feedline", "torch"))
         self.dataset: Any = dataset
-        self.shuffle = shuffle
+        self.shuffle = check_flag("shuffle", shuffle)
         self.seed = check_seed(seed)
-        self.drop_last = drop_last
+        self.drop_last = check_flag("drop_last", drop_last)
         super().__init__(
             SamplePlan(
                 order=_order(len(dataset), shuffle, seed, order),

@@ -9,7 +9,7 @@ from typing import Any
 
 from feedline.compat.distributed_sampler import SkippingSampler
 from feedline.compat.torch_mixture import TorchMixturePlan
-from feedline.errors import InvalidValueError, check_choice, check_integer
+from feedline.errors import InvalidValueError, check_choice, check_flag, check_integer
 from feedline.feed import Peers
 from feedline.plan import Cursor, Mixture, Phase, Plan, SamplePlan
 from feedline.plan.seeds import check_seed
@@ -99,9 +99,9 @@ class MixtureSampler(SkippingSampler):
             desync_timeout=desync_timeout,
         )
         self.cumulative_sizes = list(cumulative_sizes)
-        self.shuffle = shuffle
+        self.shuffle = check_flag("shuffle", shuffle)
         self.seed = check_seed(seed)
-        self.drop_last = drop_last
+        self.drop_last = check_flag("drop_last", drop_last)
 
     @property
     def weights(self) -> list[float]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from time import perf_counter
 from typing import Any
 
-from feedline.errors import InvalidValueError, check_integer
+from feedline.errors import InvalidValueError, check_flag, check_integer
 from feedline.feed import Loader, Peers, as_loader, as_peers
 from feedline.feed.delegation import asked_of
 from feedline.feed.shown import ranks_shown
@@ -121,8 +121,10 @@ class StepScheduler(StepData):
         self._are_epochs_given = num_epochs is not None
         self._step_limit = None if max_steps is None else check_integer("max_steps", max_steps, 1)
         self.max_steps, self.num_epochs = run_limits(self.epoch_len, num_epochs, max_steps)
-        self.save_checkpoint_every_epoch = bool(save_checkpoint_every_epoch)
-        self.validate_on_checkpoint = bool(validate_on_checkpoint)
+        self.save_checkpoint_every_epoch = check_flag(
+            "save_checkpoint_every_epoch", save_checkpoint_every_epoch
+        )
+        self.validate_on_checkpoint = check_flag("validate_on_checkpoint", validate_on_checkpoint)
         if ckpt_every_steps is None:
             ckpt_every_steps = max(1, self.epoch_len or self.max_steps // 2)
         self.cadence = Cadence(
