@@ -88,6 +88,7 @@ class SequentialBucketSampler(DocumentedState, BucketSampler):
         self.bucket_keys: list[Any] = list(dataset.sorted_bucket_keys)
         self.calculator = dataset.calculator
         groups = self.bucket_groups
+        _check_keys(self.bucket_keys, groups)
         self._used_keys = [key for key in self.bucket_keys if len(groups[key]["indices"])]
         rule: BatchRule = FixedBatch()
         if dynamic_batch_size:
@@ -203,3 +204,18 @@ class _CalculatorBatch:
                 for bucket in range(len(self.resolutions))
             ],
         }
+
+
+def _check_keys(keys: list[Any], groups: Mapping[Any, Any]) -> None:
+    for number, key in enumerate(keys):
+        if key not in groups:
+            raise InvalidValueError(
+                f"sorted_bucket_keys[{number}]={key!r:.80} must be a key of bucket_groups; remove "
+                "it, or add its bucket"
+            )
+    if len(set(keys)) < len(keys):
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise InvalidValueError(
+            f"sorted_bucket_keys lists {twice!r:.80} twice, so its samples would come twice; list "
+            "each bucket once"
+        )
