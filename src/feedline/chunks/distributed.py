@@ -51,6 +51,16 @@ class DistributedSampler(PlannedSampler):
         shards: str = "contiguous",
     ) -> None:
         self._shards = check_choice("shards", shards, _SHARDS)
+        if isinstance(sampler, DistributedSampler):
+            raise InvalidValueError(
+                "sampler=DistributedSampler already divides the rows over the ranks, and a second "
+                "one would leave most of them out; pass the sampler inside it"
+            )
+        if not hasattr(sampler, "sample") or not hasattr(sampler, "batch_size"):
+            raise InvalidValueError(
+                f"sampler={sampler!r:.80} must be a chunk sampler, such as "
+                "feedline.chunks.RandomSampler"
+            )
         if shards == "windows" and not isinstance(sampler, WindowSampler):
             raise InvalidValueError(
                 f"shards='windows' needs one of Feedline's samplers, not {type(sampler).__name__}; "
