@@ -298,6 +298,8 @@ def _codes_of(classes: Any) -> tuple[NDArray[np.int64], list[Any]]:
         names = list(classes.categories)
     else:
         labels = np.asarray(classes)
+        if labels.ndim != 1:
+            raise InvalidValueError("classes must be a flat list with one label for each row")
         if labels.dtype == object and any(value is None for value in labels):
             raise InvalidValueError("classes has missing labels; label every row")
         if labels.dtype.kind == "f" and np.isnan(labels).any():

@@ -362,7 +362,13 @@ def quantile_edges(lengths: NDArray[Any], num_buckets: int) -> NDArray[np.int64]
 
 
 def _check_lengths(lengths: ArrayLike) -> NDArray[Any]:
-    values = np.asarray(lengths)
+    try:
+        values = np.asarray(lengths)
+    except ValueError:
+        raise InvalidValueError(
+            "lengths holds lists of different lengths but must hold integers; pass the length of "
+            "each sample, such as [len(sample) for sample in samples]"
+        ) from None
     if values.ndim != 1 or values.size == 0:
         raise InvalidValueError(
             f"lengths has shape {values.shape} but must be a list that is not empty"
