@@ -108,6 +108,14 @@ def test_a_bucket_sampler_may_leave_samples_out_but_not_name_others() -> None:
         DataLoader(Ids(2), batch_sampler=sampler)
 
 
+def test_a_batch_size_of_numpy_is_one_of_python() -> None:
+    size: Any = np.int64(4)
+    loader = DataLoader(Ids(10), size)
+    assert (len(loader), type(loader.batch_size), len(ids_of(loader))) == (3, int, 10)
+    with pytest.raises(InvalidValueError, match="batch_size=0 must be at least 1"):
+        DataLoader(Ids(10), 0)
+
+
 def test_a_shuffle_that_the_sampler_would_ignore_is_refused() -> None:
     sampler = DistributedSampler(Ids(10), 1, 0, shuffle=False)
     with pytest.raises(InvalidValueError, match="shuffle=True cannot be used, because the sampler"):

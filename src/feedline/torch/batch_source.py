@@ -255,6 +255,9 @@ def _own_sampler(dataset: Any, samples: SampleOptions) -> SampleSampler:
 def _of_samplers(dataset: Any, samples: SampleOptions) -> BatchSource:
     """Batches of the user's dataset in the order of one of our samplers."""
     check_samples(dataset, ("__getitem__",))
+    if samples.batch_size is not None:
+        # torch refuses the integers of numpy, with an error that shows a sound number.
+        samples = replace(samples, batch_size=check_integer("batch_size", samples.batch_size, 1))
     makes_batches = samples.batch_sampler is not None or samples.batch_size is not None
     sampler, batching = plan_sampler_of(
         *(samples.sampler, samples.batch_sampler, samples.batch_size, samples.drop_last),
