@@ -172,8 +172,13 @@ class StepScheduler(StepData):
     def dataloader(self, dataloader: Any) -> None:
         loader = self._adapted(dataloader)
         sizes = step_sizes(loader, self.peers, *self._sizes)
+        epoch_len = epoch_length(loader, sizes)
+        num_epochs = self.num_epochs if self._are_epochs_given else None
+        limits = run_limits(epoch_len, num_epochs, self._step_limit)
         self._settle()
         self._walk = DataWalk(loader, sizes, self.epoch)
+        self.epoch_len, (self.max_steps, self.num_epochs) = epoch_len, limits
+        self._allow_epochs()
         self._count.tell(loader)
         self._given_loader = dataloader
 
