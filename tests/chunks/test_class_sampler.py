@@ -144,3 +144,9 @@ def test_another_number_of_rows_is_refused() -> None:
     sampler = ClassSampler(5, 2, 5, classes=LABELS, num_samples=100)
     with pytest.raises(InvalidValueError, match="n_obs=231 must be 230"):
         sampler.validate(231)
+
+
+def test_classes_that_are_not_a_list_are_refused() -> None:
+    for classes in (None, "aabb"):
+        with pytest.raises(InvalidValueError, match="classes must be a flat list"):
+            ClassSampler(2, 2, 4, classes=classes, num_samples=4)

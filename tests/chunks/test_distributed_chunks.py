@@ -6,6 +6,7 @@ import copy
 import json
 import subprocess
 import sys
+from typing import Any
 
 import hypothesis.strategies as st
 import numpy as np
@@ -293,3 +294,12 @@ def test_classes_are_shared_out_too(world_size: int, shards: str) -> None:
         counts.add(len(batches))
         assert all(len(set(labels[batch])) == 1 for batch in batches)
     assert len(counts) == 1
+
+
+def test_a_sampler_that_is_divided_already_is_refused_and_not_divided_twice() -> None:
+    once = DistributedSampler(RandomSampler(2, 2, 2), dist_info=lambda: (0, 2))
+    with pytest.raises(InvalidValueError, match="already divides the rows over the ranks"):
+        DistributedSampler(once, dist_info=lambda: (0, 2))
+    rows: Any = [1, 2]
+    with pytest.raises(InvalidValueError, match=r"sampler=\[1, 2\] must be a chunk sampler"):
+        DistributedSampler(rows, dist_info=lambda: (0, 2))

@@ -239,3 +239,11 @@ def test_a_plan_goes_on_as_before_after_bad_cursors() -> None:
     for name, value, _ in UNUSABLE.values():
         refusal(lambda name=name, value=value: resume(Cursor.from_dict(with_entry(name, value))))
     assert [batch.indices.tolist() for batch in resume(CURSOR).batches(0)] == before
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("history", {}), ("changes", {}), ("ended", "yes"), ("ended", 1)]
+)
+def test_an_entry_of_another_kind_is_damage_and_not_another_place(name: str, value: Any) -> None:
+    with pytest.raises(CursorFormatError, match=f"the cursor is damaged .{name}="):
+        Cursor.from_dict(with_entry(name, value))

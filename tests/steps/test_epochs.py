@@ -163,3 +163,33 @@ def test_epochs_without_their_iterator_follow_each_other() -> None:
     scheduler = scheduler_for(Sized(3), num_epochs=2)
     found = [(scheduler.epoch, scheduler.step) for _ in range(5) for _ in scheduler]
     assert found == [(0, 0), (0, 1), (0, 2), (1, 3), (1, 4), (1, 5)]
+
+
+@pytest.mark.parametrize("kind", ["list", "plain torch", "feedline torch", "feed", "chunks"])
+@pytest.mark.parametrize("num_kept", [0, 1, 3])
+def test_a_run_goes_back_to_a_state_that_is_loaded_in_its_loop(kind: str, num_kept: int) -> None:
+    expected = Model(epochs=epochs_of(MAKERS[kind], 3), grad_acc=1).records()
+    for num_done in range(num_kept + 1, len(expected) + 1):
+        scheduler = scheduler_for(MAKERS[kind](), num_epochs=3)
+        states = [scheduler.state_dict()]
+        found: list[Any] = []
+        for _ in scheduler.epochs:
+            for batches in scheduler:
+                found.append(record_of(scheduler, batches))
+                states.append(scheduler.state_dict())
+                if len(found) == num_done:
+                    scheduler.load_state_dict(states[num_kept])
+        again = expected[:num_done] + expected[num_kept:]
+        assert steps_of(found) == steps_of(again), f"at step {num_done - 1}"
+
+
+def test_an_epoch_that_is_set_in_the_loop_comes_next() -> None:
+    scheduler = scheduler_for(torch_loader(), num_epochs=3)
+    found = []
+    for epoch in scheduler.epochs:
+        for _ in scheduler:
+            found.append(epoch)
+            if found.count(2) == 1 and found.count(0) < 2 * scheduler.epoch_len:
+                scheduler.set_epoch(0)
+    assert scheduler.epoch_len
+    assert [found.count(epoch) // scheduler.epoch_len for epoch in range(3)] == [2, 2, 1]

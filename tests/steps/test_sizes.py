@@ -11,7 +11,7 @@ from clock_loaders import Sized, feed, torch_loader
 from clock_runs import Silent
 from feedline.errors import InvalidValueError
 from feedline.feed import Feed
-from feedline.steps import StepScheduler
+from feedline.steps import Alone, StepScheduler
 from feedline.torch import DataLoader
 from loader_data import Ids
 from refusals import refusal
@@ -93,3 +93,15 @@ def test_a_loader_that_is_given_later_is_compared_too() -> None:
     scheduler.dataloader = loader
     assert scheduler.dataloader is loader
     assert [len(batches) for batches in scheduler] == [4, 4]
+
+
+def test_a_loader_that_is_replaced_brings_its_own_length() -> None:
+    options: dict[str, Any] = {"preemption_signal": None, "peers": Alone()}
+    scheduler = StepScheduler(4, 2, 1, [[1, 2]] * 20, max_steps=10, **options)
+    assert (scheduler.epoch_len, scheduler.num_epochs) == (10, 1)
+    scheduler.dataloader = [[1, 2]] * 4
+    assert scheduler.epoch_len == 2
+    assert len([step for _ in scheduler.epochs for step in scheduler]) == scheduler.max_steps == 10
+    scheduler = StepScheduler(4, 2, 1, [[1, 2]] * 20, num_epochs=3, **options)
+    scheduler.dataloader = [[1, 2]] * 4
+    assert (scheduler.num_epochs, scheduler.max_steps) == (3, 6)

@@ -96,6 +96,19 @@ class Strings(Squares):
         return {**found, "name": found["name"].tolist()}
 
 
+class ChangesRows(Squares):
+    def read(self, chunk: int, rows: Any, out: Any = None) -> dict[str, Any]:
+        found = super().read(chunk, rows, out)
+        rows.sort()
+        return found
+
+
+class OneColumnMore(Squares):
+    def read(self, chunk: int, rows: Any, out: Any = None) -> dict[str, Any]:
+        found = super().read(chunk, rows, out)
+        return {**found, "more": found["x"]}
+
+
 class Unpicklable(Squares):
     def __init__(self) -> None:
         self.held = lambda: None
@@ -109,6 +122,8 @@ BROKEN: dict[str, tuple[Callable[[], Store], str]] = {
     "bad rows": (TakesAnyRow, "must raise ValueError"),
     "fingerprint": (OtherEachTime, "another fingerprint"),
     "lists": (Strings, "must be read as Lists"),
+    "rows": (ChangesRows, "read changed the rows that it was given"),
+    "more": (OneColumnMore, "read returns 'more', which is not in columns"),
 }
 
 

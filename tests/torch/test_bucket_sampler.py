@@ -167,3 +167,19 @@ def test_without_shuffling_every_epoch_is_the_same() -> None:
     first = list(sampler)
     sampler.set_epoch(1)
     assert list(sampler) == first
+
+
+def test_keys_that_are_listed_twice_or_name_no_bucket_are_refused() -> None:
+    data = BucketData([5, 4])
+    first, second = data.bucket_groups
+    data.sorted_bucket_keys = [first, second, first]
+    with pytest.raises(InvalidValueError, match=r"lists \('square', .* twice, so its"):
+        SequentialBucketSampler(data, 2, num_replicas=1, rank=0)
+    data.sorted_bucket_keys = [first, ("wide", (1, 1))]
+    with pytest.raises(InvalidValueError, match=r"keys\[1\]=\('wide', .* must be a key"):
+        SequentialBucketSampler(data, 2, num_replicas=1, rank=0)
+
+
+def test_samples_in_the_place_of_lengths_are_named() -> None:
+    with pytest.raises(InvalidValueError, match="lengths holds lists of different lengths"):
+        BucketBatchSampler([[1, 2], [3]], batch_size=1, num_buckets=1)

@@ -13,7 +13,14 @@ import torch.utils.data
 
 import feedline
 from feedline.errors import EmptyEpochError, InvalidValueError, TailError
-from feedline.torch import DataLoader, DistributedSampler, FolderConfig, LazyFolderDataset
+from feedline.torch import (
+    BucketBatchSampler,
+    DataLoader,
+    DistributedSampler,
+    FolderConfig,
+    LazyFolderDataset,
+    MixtureSampler,
+)
 from lazy_data import write_folder
 from loader_data import Ids
 
@@ -79,6 +86,41 @@ def test_ranks_are_arguments_of_the_loader() -> None:
     assert parts == [[0, 2, 4, 6, 8], [1, 3, 5, 7, 9]]
     with pytest.raises(InvalidValueError, match="rank=2 must be in"):
         DataLoader(Ids(10), num_replicas=2, rank=2)
+
+
+@pytest.mark.parametrize("num_samples", [7, 13])
+@pytest.mark.parametrize("is_mixture", [False, True])
+def test_a_sampler_of_another_number_of_samples_is_refused(
+    num_samples: int, is_mixture: bool
+) -> None:
+    sampler: Any = DistributedSampler(Ids(num_samples), 1, 0)
+    if is_mixture:
+        sampler = MixtureSampler([0, 3, num_samples], [1, 1], 1, 0)
+    with pytest.raises(InvalidValueError, match=f"sampler is for {num_samples} samples but .* 10"):
+        DataLoader(Ids(10), 2, sampler=sampler)
+    assert len(ids_of(DataLoader(Ids(num_samples), 2, sampler=sampler))) == num_samples
+
+
+def test_a_bucket_sampler_may_leave_samples_out_but_not_name_others() -> None:
+    sampler = BucketBatchSampler([1, 2, 3], batch_size=1, num_buckets=1, num_replicas=1, rank=0)
+    assert len(ids_of(DataLoader(Ids(10), batch_sampler=sampler))) == 3
+    with pytest.raises(InvalidValueError, match="the sampler is for 3 samples but the data has 2"):
+        DataLoader(Ids(2), batch_sampler=sampler)
+
+
+def test_a_batch_size_of_numpy_is_one_of_python() -> None:
+    size: Any = np.int64(4)
+    loader = DataLoader(Ids(10), size)
+    assert (len(loader), type(loader.batch_size), len(ids_of(loader))) == (3, int, 10)
+    with pytest.raises(InvalidValueError, match="batch_size=0 must be at least 1"):
+        DataLoader(Ids(10), 0)
+
+
+def test_a_shuffle_that_the_sampler_would_ignore_is_refused() -> None:
+    sampler = DistributedSampler(Ids(10), 1, 0, shuffle=False)
+    with pytest.raises(InvalidValueError, match="shuffle=True cannot be used, because the sampler"):
+        DataLoader(Ids(10), 2, shuffle=True, sampler=sampler)
+    assert len(DataLoader(Ids(10), 2, shuffle=False, sampler=sampler)) == 5
 
 
 @pytest.mark.parametrize("given", [{"rank": 0}, {"num_replicas": 1}, {"tail": "drop"}])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import islice
+from typing import Any
 
 import pytest
 
@@ -177,3 +178,14 @@ def test_steps_of_phases_count_on_through_the_epochs() -> None:
 def test_an_empty_source_in_torch_order_draws_nothing_and_is_not_counted() -> None:
     sampler = MixtureSampler([0, 0, 10], [1, 1], order="torch")
     assert len(list(sampler)) == len(sampler) == 5
+
+
+@pytest.mark.parametrize(("phases", "named"), [("x", "phases='x' "), ([5], r"phases\[0\]=5 ")])
+def test_phases_that_are_not_pairs_are_named(phases: Any, named: str) -> None:
+    with pytest.raises(InvalidValueError, match=f"{named}must be a"):
+        MixtureSampler([0, 5, 10], [1, 1], 1, 0, phases=phases, global_batch_size=2)
+
+
+def test_a_global_batch_size_is_checked_without_phases_too() -> None:
+    with pytest.raises(InvalidValueError, match="global_batch_size=0 must be"):
+        MixtureSampler([0, 5, 10], [1, 1], 1, 0, global_batch_size=0)

@@ -11,6 +11,7 @@ from itertools import islice
 from typing import Any
 
 import hypothesis.strategies as st
+import numpy as np
 import pytest
 from hypothesis import given
 
@@ -268,3 +269,10 @@ def test_a_skip_waits_for_its_pass_whatever_epoch_is_set_meanwhile(make: Maker) 
     loaded.set_skip(10)
     loaded.load_state_dict(make(2, 1).state_dict())
     assert len(list(loaded)) == len(whole)
+
+
+@pytest.mark.parametrize("make", [make_distributed, make_mixture, make_buckets])
+def test_a_seed_of_numpy_is_saved_as_a_plain_number(make: Maker) -> None:
+    state = make(2, 0, seed=np.int64(3)).state_dict()
+    assert json.loads(json.dumps(state)) == make(2, 0, seed=3).state_dict()
+    assert type(state.get("seed", 3)) is int

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.chunks.planned import WindowSampler
-from feedline.errors import InvalidValueError, as_float, check_integer
+from feedline.errors import InvalidValueError, as_float, check_flag, check_integer
 from feedline.plan import EqualChunks, Order, WindowOrder
 from feedline.plan.drawn import ClassDraws, DrawnOrder
 from feedline.plan.seeds import Seed
@@ -95,7 +95,7 @@ class RandomSampler(WindowSampler):
         super().__init__(
             chunk_size, preload_nchunks, batch_size, drop_last=drop_last, mask=mask, rng=rng
         )
-        self._replacement = bool(replacement)
+        self._replacement = check_flag("replacement", replacement)
         self.run_starts = np.zeros(0, np.int64) if self._replacement else None
         self._num_samples = (
             None if num_samples is None else check_integer("num_samples", num_samples, 1)
@@ -298,6 +298,8 @@ def _codes_of(classes: Any) -> tuple[NDArray[np.int64], list[Any]]:
         names = list(classes.categories)
     else:
         labels = np.asarray(classes)
+        if labels.ndim != 1:
+            raise InvalidValueError("classes must be a flat list with one label for each row")
         if labels.dtype == object and any(value is None for value in labels):
             raise InvalidValueError("classes has missing labels; label every row")
         if labels.dtype.kind == "f" and np.isnan(labels).any():

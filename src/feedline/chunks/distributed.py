@@ -10,7 +10,7 @@ from feedline.chunks.dist_info import DistInfo, peers_of
 from feedline.chunks.planned import PlannedSampler, WindowSampler
 from feedline.chunks.plans import ShardsPlan, shard_bounds
 from feedline.chunks.sampler import LoadRequest, Sampler
-from feedline.errors import InvalidValueError, check_choice
+from feedline.errors import InvalidValueError, check_choice, check_flag
 from feedline.feed import Peers
 from feedline.feed.delegation import asked_of
 from feedline.plan import Plan
@@ -51,6 +51,16 @@ class DistributedSampler(PlannedSampler):
         shards: str = "contiguous",
     ) -> None:
         self._shards = check_choice("shards", shards, _SHARDS)
+        if isinstance(sampler, DistributedSampler):
+            raise InvalidValueError(
+                "sampler=DistributedSampler already divides the rows over the ranks, and a second "
+                "one would leave most of them out; pass the sampler inside it"
+            )
+        if not hasattr(sampler, "sample") or not hasattr(sampler, "batch_size"):
+            raise InvalidValueError(
+                f"sampler={sampler!r:.80} must be a chunk sampler, such as "
+                "feedline.chunks.RandomSampler"
+            )
         if shards == "windows" and not isinstance(sampler, WindowSampler):
             raise InvalidValueError(
                 f"shards='windows' needs one of Feedline's samplers, not {type(sampler).__name__}; "
@@ -59,7 +69,7 @@ class DistributedSampler(PlannedSampler):
         self._dist_info = dist_info
         self.peers: Peers = peers_of(dist_info)
         super().__init__(sampler.batch_size, self.peers)
-        self._enforce_equal_batches = bool(enforce_equal_batches)
+        self._enforce_equal_batches = check_flag("enforce_equal_batches", enforce_equal_batches)
         self._sampler = copy.deepcopy(sampler)
         self.has_position = isinstance(sampler, WindowSampler)
         self.run_starts = getattr(sampler, "run_starts", None)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from feedline.chunks.plans import RowsPlan
 from feedline.chunks.sampler import LoadRequest, Sampler, mask_bounds, request_of, seed_of
-from feedline.errors import InvalidValueError, check_integer
+from feedline.errors import InvalidValueError, check_flag, check_integer
 from feedline.feed import Alone, DataPlan, Pass, Peers, Position
 from feedline.feed.adapters import torch_worker
 from feedline.feed.delegation import asked_of
@@ -186,7 +186,7 @@ class WindowSampler(PlannedSampler):
                 f"must be a multiple of batch_size={batch_size}; change one of them"
             )
         super().__init__(self._batch_size)
-        self._drop_last = bool(drop_last)
+        self._drop_last = check_flag("drop_last", drop_last)
         if mask is not None:
             self.mask = mask
         self._seed: Seed

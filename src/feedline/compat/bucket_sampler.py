@@ -10,9 +10,10 @@ from typing import Any
 
 from feedline.compat.distributed_sampler import DocumentedState
 from feedline.compat.torch_order import TorchBucketPlan
-from feedline.errors import InvalidValueError, check_choice, check_integer
+from feedline.errors import InvalidValueError, check_choice, check_flag, check_integer
 from feedline.feed import Peers
 from feedline.plan import BatchRule, Bucket, BucketPlan, Cursor, FixedBatch, Segment
+from feedline.plan.seeds import check_seed
 from feedline.torch.buckets import BucketSampler
 from feedline.torch.sampler import describe_dataset
 from feedline.words import one_line
@@ -76,17 +77,18 @@ class SequentialBucketSampler(DocumentedState, BucketSampler):
                 )
         check_choice("order", order, ("feedline", "torch"))
         self.dataset = dataset
-        self.seed = seed
+        self.seed = check_seed(seed)
         self.base_batch_size = check_integer("base_batch_size", base_batch_size, 1)
         self.base_resolution = base_resolution
-        self.drop_last = drop_last
-        self.shuffle_buckets = shuffle_buckets
-        self.shuffle_within_bucket = shuffle_within_bucket
-        self.dynamic_batch_size = dynamic_batch_size
+        self.drop_last = check_flag("drop_last", drop_last)
+        self.shuffle_buckets = check_flag("shuffle_buckets", shuffle_buckets)
+        self.shuffle_within_bucket = check_flag("shuffle_within_bucket", shuffle_within_bucket)
+        self.dynamic_batch_size = check_flag("dynamic_batch_size", dynamic_batch_size)
         self.bucket_groups: Mapping[Any, Mapping[str, Any]] = dataset.bucket_groups
         self.bucket_keys: list[Any] = list(dataset.sorted_bucket_keys)
         self.calculator = dataset.calculator
         groups = self.bucket_groups
+        _check_keys(self.bucket_keys, groups)
         self._used_keys = [key for key in self.bucket_keys if len(groups[key]["indices"])]
         rule: BatchRule = FixedBatch()
         if dynamic_batch_size:
@@ -202,3 +204,18 @@ class _CalculatorBatch:
                 for bucket in range(len(self.resolutions))
             ],
         }
+
+
+def _check_keys(keys: list[Any], groups: Mapping[Any, Any]) -> None:
+    for number, key in enumerate(keys):
+        if key not in groups:
+            raise InvalidValueError(
+                f"sorted_bucket_keys[{number}]={key!r:.80} must be a key of bucket_groups; remove "
+                "it, or add its bucket"
+            )
+    if len(set(keys)) < len(keys):
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise InvalidValueError(
+            f"sorted_bucket_keys lists {twice!r:.80} twice, so its samples would come twice; list "
+            "each bucket once"
+        )

@@ -12,11 +12,13 @@ from feedline.errors import (
     InvalidValueError,
     PlanMismatchError,
     check_choice,
+    check_flag,
     check_integer,
 )
 from feedline.feed import Batching, Pass, Peers, Position
 from feedline.feed.passes import SINGLE
 from feedline.plan import Cursor, Order, SamplePlan, Sequential, Shuffled
+from feedline.plan.seeds import check_seed
 from feedline.torch.sampler import PlanSampler, SampleSampler, describe_dataset
 
 
@@ -156,9 +158,9 @@ class DistributedSampler(SkippingSampler):
             )
         check_choice("order", order, ("feedline", "torch"))
         self.dataset: Any = dataset
-        self.shuffle = shuffle
-        self.seed = seed
-        self.drop_last = drop_last
+        self.shuffle = check_flag("shuffle", shuffle)
+        self.seed = check_seed(seed)
+        self.drop_last = check_flag("drop_last", drop_last)
         super().__init__(
             SamplePlan(
                 order=_order(len(dataset), shuffle, seed, order),

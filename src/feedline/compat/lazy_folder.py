@@ -9,7 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from feedline.errors import DamagedDataError, InvalidValueError, check_choice, check_integer
+from feedline.errors import (
+    DamagedDataError,
+    InvalidValueError,
+    check_choice,
+    check_flag,
+    check_integer,
+)
 from feedline.feed import DataPlan, Peers, Reading, chunking_of
 from feedline.lazy import lazy
 from feedline.plan import FILE_STRATEGIES, FileSharesPlan, Plan, WindowPlan
@@ -165,9 +171,9 @@ class LazyFolderDataset(FeedDataset[FolderBatch]):
         if not folder.is_absolute() and not folder.is_relative_to(root):
             folder = root / folder
         samples = SequencesStore(
-            folder, last_steps=settings.seq_length, verify=bool(settings.verify)
+            folder, last_steps=settings.seq_length, verify=check_flag("verify", settings.verify)
         )
-        plan = _plan_for(samples, settings, shuffle)
+        plan = _plan_for(samples, settings, check_flag("shuffle", shuffle))
         super().__init__(
             samples,
             DataPlan(plan=plan, store=samples),
@@ -183,7 +189,7 @@ class LazyFolderDataset(FeedDataset[FolderBatch]):
             desync_timeout=desync_timeout,
         )
         self.config = config
-        self.shuffle = shuffle
+        self.shuffle = bool(shuffle)
         self.data_dir = str(folder)
         self.sampling_strategy = settings.sampling_strategy
         self.total_samples = samples.num_samples

@@ -9,9 +9,16 @@ from typing import Any
 
 from feedline.compat.distributed_sampler import SkippingSampler
 from feedline.compat.torch_mixture import TorchMixturePlan
-from feedline.errors import InvalidValueError, check_choice, check_integer
+from feedline.errors import (
+    InvalidValueError,
+    check_choice,
+    check_flag,
+    check_integer,
+    check_sequence,
+)
 from feedline.feed import Peers
 from feedline.plan import Cursor, Mixture, Phase, Plan, SamplePlan
+from feedline.plan.seeds import check_seed
 
 PhaseLike = Phase | tuple[int, Sequence[float]]
 
@@ -98,9 +105,9 @@ class MixtureSampler(SkippingSampler):
             desync_timeout=desync_timeout,
         )
         self.cumulative_sizes = list(cumulative_sizes)
-        self.shuffle = shuffle
-        self.seed = seed
-        self.drop_last = drop_last
+        self.shuffle = check_flag("shuffle", shuffle)
+        self.seed = check_seed(seed)
+        self.drop_last = check_flag("drop_last", drop_last)
 
     @property
     def weights(self) -> list[float]:
@@ -151,14 +158,24 @@ def _as_phases(
     phases: Sequence[PhaseLike], global_batch_size: int | None, epoch_size: int
 ) -> list[Phase]:
     """Return phases by position; steps count through the epochs."""
+    phases = check_sequence("phases", phases)
+    for number, phase in enumerate(phases):
+        if not isinstance(phase, Phase) and not (
+            isinstance(phase, tuple | list) and len(phase) == 2
+        ):
+            raise InvalidValueError(
+                f"phases[{number}]={phase!r:.80} must be a Phase, or the step at which it begins "
+                "and its weights, such as (1000, [1, 3])"
+            )
+    if global_batch_size is not None:
+        check_integer("global_batch_size", global_batch_size, 1, epoch_size)
     if all(isinstance(phase, Phase) for phase in phases):
-        return list(phases)  # type: ignore[arg-type]
+        return list(phases)
     if global_batch_size is None:
         raise InvalidValueError(
             "global_batch_size is required when phases begin at steps; pass the number of samples "
             "in a step over all ranks"
         )
-    check_integer("global_batch_size", global_batch_size, 1, epoch_size)
     return [
         phase
         if isinstance(phase, Phase)

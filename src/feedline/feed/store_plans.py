@@ -70,7 +70,7 @@ def plan_given(
             )
     if isinstance(sampler, Order):
         plan: Plan = SamplePlan(order=sampler, tail=tail_named(tail, drop_last))
-        return _fitting(plan, num_samples)
+        return check_fitting(plan, num_samples)
     if not isinstance(sampler, Plan):
         raise InvalidValueError(
             f"sampler={sampler!r:.80} must be a plan or an order, such as "
@@ -81,13 +81,18 @@ def plan_given(
         raise InvalidValueError(
             f"{named} cannot be used when sampler is a plan; pass it to the plan, as tail=..."
         )
-    return _fitting(sampler, num_samples)
+    return check_fitting(sampler, num_samples)
 
 
-def _fitting(plan: Plan, num_samples: int) -> Plan:
+def check_fitting(plan: Plan, num_samples: int, what: str = "plan") -> Plan:
     """Return a plan, or raise if it is for another number of samples than the data has.
 
     A plan for fewer samples would skip the others silently.
+
+    Args:
+        plan: The plan.
+        num_samples: The number of samples of the data.
+        what: What the plan was given as.
     """
     fits = plan.num_indices == num_samples or (plan.is_selection and plan.num_indices < num_samples)
     if not fits:
@@ -95,7 +100,7 @@ def _fitting(plan: Plan, num_samples: int) -> Plan:
         if plan.num_indices < num_samples:
             remedy += f", or select some with feedline.Subset(range({plan.num_indices}))"
         raise InvalidValueError(
-            f"the plan is for {several(plan.num_indices, 'sample')} but the data has "
+            f"the {what} is for {several(plan.num_indices, 'sample')} but the data has "
             f"{num_samples:,}; {remedy}"
         )
     return plan

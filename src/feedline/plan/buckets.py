@@ -10,7 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from feedline.errors import InvalidValueError, check_choice, check_integer, check_sequence
+from feedline.errors import (
+    InvalidValueError,
+    check_choice,
+    check_flag,
+    check_integer,
+    check_sequence,
+)
 from feedline.lazy import lazy
 from feedline.plan.bucket_deal import (
     BatchRule,
@@ -114,6 +120,8 @@ class BucketPlan(Plan):
                 raise InvalidValueError(
                     f"buckets contains {bucket!r:.80} but must contain Bucket objects"
                 )
+        for name in ("shuffle_buckets", "shuffle_within"):
+            store(self, **{name: check_flag(name, getattr(self, name))})
         check_rule(self.rule, len(self.buckets))
         check_choice("mode", self.mode, ("sequential", "interleaved"))
         check_tail(self.tail)
@@ -354,7 +362,13 @@ def quantile_edges(lengths: NDArray[Any], num_buckets: int) -> NDArray[np.int64]
 
 
 def _check_lengths(lengths: ArrayLike) -> NDArray[Any]:
-    values = np.asarray(lengths)
+    try:
+        values = np.asarray(lengths)
+    except ValueError:
+        raise InvalidValueError(
+            "lengths holds lists of different lengths but must hold integers; pass the length of "
+            "each sample, such as [len(sample) for sample in samples]"
+        ) from None
     if values.ndim != 1 or values.size == 0:
         raise InvalidValueError(
             f"lengths has shape {values.shape} but must be a list that is not empty"

@@ -21,6 +21,7 @@ from feedline.errors import (
     InvalidValueError,
     PlanMismatchError,
     UnsafeDataError,
+    check_flag,
     check_integer,
 )
 from feedline.plain_file import read_plain
@@ -174,12 +175,15 @@ class Cursor:
                 f"the cursor lacks {', '.join(missing)}; it is damaged; use an earlier checkpoint"
             )
         try:
+            for name in ("history", "changes"):
+                if isinstance(state[name], Mapping):
+                    raise InvalidValueError(f"{name}={_shorten(state[name])} must be a list")
             cursor = cls(
                 fields=dict(state["fields"]),
                 epoch=state["epoch"],
                 history=tuple(state["history"]),
                 changes=tuple(dict(change) for change in state["changes"]),
-                has_ended=state.get("ended", False) is True,
+                has_ended=check_flag("ended", state.get("ended", False)),
             )
             intact = cursor.fingerprint == state["fingerprint"]
             if cursor.num_skipped and state["format"] == CURSOR_FORMAT:

@@ -15,7 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.errors import InvalidValueError, PlanMismatchError, check_choice, check_integer
+from feedline.errors import (
+    InvalidValueError,
+    PlanMismatchError,
+    check_choice,
+    check_flag,
+    check_integer,
+)
 from feedline.plan.batches import Block, Place, every_nth
 from feedline.plan.chunking import UnequalChunks
 from feedline.plan.draws import Draws
@@ -62,7 +68,9 @@ class FileSharesPlan(Plan):
         check_choice("strategy", self.strategy, FILE_STRATEGIES)
         sizes = check_index_list("sizes", self.sizes).copy()
         sizes.flags.writeable = False
-        store(self, seed=check_seed(self.seed), sizes=sizes, chunks=UnequalChunks(sizes))
+        shuffle = check_flag("shuffle", self.shuffle)
+        store(self, shuffle=shuffle, seed=check_seed(self.seed))
+        store(self, sizes=sizes, chunks=UnequalChunks(sizes))
         if len(self.names) not in (0, len(sizes)):
             raise InvalidValueError(
                 f"names has {len(self.names)} names but must have {len(sizes)}, one for each file"

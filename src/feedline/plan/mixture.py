@@ -19,6 +19,7 @@ from feedline.errors import (
     CursorFormatError,
     InvalidValueError,
     check_choice,
+    check_flag,
     check_integer,
     check_sequence,
 )
@@ -84,6 +85,7 @@ class Mixture(SeededOrder):
             temperature=first.temperature,
             phases=check_sequence("phases", self.phases),
             changes=check_sequence("changes", self.changes),
+            shuffle=check_flag("shuffle", self.shuffle),
             seed=check_seed(self.seed),
         )
         if self.epoch_size is not None:

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from feedline.errors import InvalidValueError, as_float, check_integer
+from feedline.errors import InvalidValueError, as_float, check_flag, check_integer
 from feedline.lazy import lazy
 from feedline.plan.draws import Draws
 from feedline.plan.frozen import described, digest_array, store
@@ -81,10 +81,9 @@ class Weighted(SeededOrder):
 
     def __post_init__(self) -> None:
         weights = _check_weights(self.weights)
-        if not isinstance(self.replacement, bool | np.bool_):
-            raise InvalidValueError(f"replacement={self.replacement!r:.80} must be True or False")
+        replacement = check_flag("replacement", self.replacement)
         default, most, remedy = len(weights), _HASH_SIZE, ""
-        if not self.replacement:
+        if not replacement:
             default = most = int(np.count_nonzero(weights))
             remedy = f"{most} of the weights are above 0; draw fewer, or use replacement=True"
         asked = default if self.num_samples is None else self.num_samples
@@ -92,7 +91,7 @@ class Weighted(SeededOrder):
             self,
             weights=weights,
             num_samples=check_integer("num_samples", asked, 1, most, remedy=remedy),
-            replacement=bool(self.replacement),
+            replacement=replacement,
             seed=check_seed(self.seed),
         )
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from feedline.errors import InvalidValueError
+from feedline.errors import InvalidValueError, check_flag
 from feedline.plan.chunking import Chunking
 from feedline.plan.deals import Remaining
 from feedline.plan.frozen import described, store, store_integers
@@ -65,7 +65,7 @@ class WindowOrder(SeededOrder):
                 f"chunks={self.chunks!r:.80} must be EqualChunks or UnequalChunks"
             )
         store_integers(self, "preload", low=1, high=MAX_SIZE)
-        store(self, seed=check_seed(self.seed))
+        store(self, shuffle=check_flag("shuffle", self.shuffle), seed=check_seed(self.seed))
         if self.limit is not None:
             store_integers(self, "limit", low=1, high=self.chunks.num_samples)
 
@@ -113,7 +113,7 @@ class WindowPlan(OrderPlan):
         order = WindowOrder(
             chunks=self.chunks, preload=self.preload, shuffle=self.shuffle, seed=self.seed
         )
-        store(self, preload=order.preload, seed=order.seed, order=order)
+        store(self, preload=order.preload, shuffle=order.shuffle, seed=order.seed, order=order)
         check_tail(self.tail)
 
     def begin(self, epoch: int) -> Remaining:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from time import perf_counter
 from typing import Any
 
-from feedline.errors import InvalidValueError, check_integer
+from feedline.errors import InvalidValueError, check_flag, check_integer
 from feedline.feed import Loader, Peers, as_loader, as_peers
 from feedline.feed.delegation import asked_of
 from feedline.feed.shown import ranks_shown
@@ -121,8 +121,10 @@ class StepScheduler(StepData):
         self._are_epochs_given = num_epochs is not None
         self._step_limit = None if max_steps is None else check_integer("max_steps", max_steps, 1)
         self.max_steps, self.num_epochs = run_limits(self.epoch_len, num_epochs, max_steps)
-        self.save_checkpoint_every_epoch = bool(save_checkpoint_every_epoch)
-        self.validate_on_checkpoint = bool(validate_on_checkpoint)
+        self.save_checkpoint_every_epoch = check_flag(
+            "save_checkpoint_every_epoch", save_checkpoint_every_epoch
+        )
+        self.validate_on_checkpoint = check_flag("validate_on_checkpoint", validate_on_checkpoint)
         if ckpt_every_steps is None:
             ckpt_every_steps = max(1, self.epoch_len or self.max_steps // 2)
         self.cadence = Cadence(
@@ -170,8 +172,13 @@ class StepScheduler(StepData):
     def dataloader(self, dataloader: Any) -> None:
         loader = self._adapted(dataloader)
         sizes = step_sizes(loader, self.peers, *self._sizes)
+        epoch_len = epoch_length(loader, sizes)
+        num_epochs = self.num_epochs if self._are_epochs_given else None
+        limits = run_limits(epoch_len, num_epochs, self._step_limit)
         self._settle()
         self._walk = DataWalk(loader, sizes, self.epoch)
+        self.epoch_len, (self.max_steps, self.num_epochs) = epoch_len, limits
+        self._allow_epochs()
         self._count.tell(loader)
         self._given_loader = dataloader
 
@@ -194,12 +201,17 @@ class StepScheduler(StepData):
             if self._was_checkpoint is not False and self.sigterm_received:
                 return
             self.set_epoch(epoch)
+            num_moves = self._walk.num_moves
             yield epoch
             self._settle()
-            epoch = max(epoch + 1, self.epoch)
+            is_moved = self._walk.num_moves != num_moves
+            epoch = self.epoch if is_moved else max(epoch + 1, self.epoch)
 
     def set_epoch(self, epoch: int) -> None:
-        """Move to the start of an epoch; the current epoch is not restarted."""
+        """Move to the start of an epoch; the current epoch is not restarted.
+
+        In a loop over the steps, this ends the loop, and `epochs` continues with that epoch.
+        """
         epoch = check_integer("epoch", epoch, 0)
         self._settle()
         self._walk.go_to(epoch)
@@ -349,6 +361,8 @@ class StepScheduler(StepData):
 
     def load_state_dict(self, s: Mapping[str, Any]) -> None:
         """Resume at the step after the saved one.
+
+        In a loop over the steps, this ends the loop, and `epochs` continues at the loaded step.
 
         Args:
             s: What `state_dict` returned, or a mapping with `step` and `epoch`.

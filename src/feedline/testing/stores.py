@@ -94,7 +94,10 @@ def _check_chunk(store: Store, chunk: int) -> None:
         (np.repeat(back, 2), "twice"),
         (back[:0], "none"),
     ):
-        found = store.read(chunk, rows[chosen])
+        asked = rows[chosen]
+        found = store.read(chunk, asked)
+        if not np.array_equal(asked, rows[chosen]):
+            fail(f"chunk {chunk}: read changed the rows that it was given; it must copy them first")
         _check_values(store, chunk, found, len(chosen))
         _check_same(found, _taken(there, chosen), f"chunk {chunk}, rows asked for {what}")
     out = {
@@ -129,6 +132,9 @@ def _check_sources(store: Store, chunk: int, rows: NDArray[np.int64], there: Any
 
 
 def _check_values(store: Store, chunk: int, found: Any, num_rows: int) -> None:
+    unknown = sorted(found.keys() - store.columns.keys())
+    if unknown:
+        fail(f"chunk {chunk}: read returns {unknown[0]!r:.80}, which is not in columns")
     for name, column in store.columns.items():
         values = found.get(name)
         where = f"chunk {chunk}, column {name!r}"

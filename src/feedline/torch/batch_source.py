@@ -11,7 +11,7 @@ from feedline.errors import InvalidValueError, check_choice, check_integer
 from feedline.feed import Batching, DataPlan, RankOptions, Reading
 from feedline.feed.called import called
 from feedline.feed.preparation import SampleTransform, preparation_for
-from feedline.feed.store_plans import TAILS, plan_for_store, plan_given
+from feedline.feed.store_plans import TAILS, check_fitting, plan_for_store, plan_given
 from feedline.plan import Order, Plan, SamplePlan, Sequential, Shuffled
 from feedline.store import Store, is_store
 from feedline.torch.delivering import InTurn, OnColumns
@@ -255,11 +255,16 @@ def _own_sampler(dataset: Any, samples: SampleOptions) -> SampleSampler:
 def _of_samplers(dataset: Any, samples: SampleOptions) -> BatchSource:
     """Batches of the user's dataset in the order of one of our samplers."""
     check_samples(dataset, ("__getitem__",))
+    if samples.batch_size is not None:
+        # torch refuses the integers of numpy, with an error that shows a sound number.
+        samples = replace(samples, batch_size=check_integer("batch_size", samples.batch_size, 1))
     makes_batches = samples.batch_sampler is not None or samples.batch_size is not None
     sampler, batching = plan_sampler_of(
         *(samples.sampler, samples.batch_sampler, samples.batch_size, samples.drop_last),
-        samples.given,
+        {"shuffle": samples.shuffle or None, **samples.given},
     )
+    if hasattr(type(dataset), "__len__"):
+        check_fitting(sampler.plan, len(dataset), "sampler")
     collate_fn = samples.collate_fn
     return BatchSource(
         dataset=dataset,

@@ -7,7 +7,7 @@ from typing import Any
 
 from numpy.typing import ArrayLike
 
-from feedline.errors import InvalidValueError, check_integer
+from feedline.errors import InvalidValueError, check_flag, check_integer
 from feedline.feed import Peers
 from feedline.plan import BucketPlan, Replay
 from feedline.torch.sampler import BatchPlanSampler
@@ -93,7 +93,7 @@ class BucketBatchSampler(BucketSampler):
             num_buckets=num_buckets,
             batch_by="samples" if token_budget is None else "tokens",
             mode=mode,
-            shuffle_buckets=shuffle,
+            shuffle_buckets=check_flag("shuffle", shuffle),
             shuffle_within=shuffle,
             tail=tail,
             seed=seed,
