@@ -319,6 +319,8 @@ BAD_SOURCES = {
     "csv-later-float": (text_of("a.csv", "x\n" + "1\n" * MANY + "1.5\n"), f"row {MANY}"),
     "csv-torn": (text_of("a.csv", "x,y\n1,2\n3\n"), "row 1 has 1 field and must have 2"),
     "csv-too-many": (text_of("a.csv", "x,y\n1,2\n3,4,5\n"), "row 1 has 3 fields and must have 2"),
+    "csv-empty-line": (text_of("a.csv", "x\n1\n\n3\n"), "row 1 is an empty line"),
+    "csv-late-empty": (text_of("a.csv", "x\r\n" + "1\r\n" * MANY + "\r\n"), f"row {MANY} is an e"),
     "jsonl-later-float": (text_of("a.jsonl", '{"x":1}\n' * MANY + '{"x":1.5}\n'), "1.5"),
     "jsonl-later-text": (text_of("a.jsonl", '{"x":1}\n{"x":"a"}\n'), "row 1"),
     "jsonl-new": (text_of("a.jsonl", '{"x":1}\n' * MANY + '{"x":1,"y":1}\n'), "unexpected field"),
