@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from feedline.errors import check_integer
 from feedline.store.cache import FileCache, default_folder
 from feedline.store.remote.objects import Objects
 from feedline.store.remote.urls import Url, local_folder
@@ -47,7 +48,11 @@ class Remote:
         folder = (
             default_folder() if cache_folder is None else local_folder("cache_folder", cache_folder)
         )
-        limit = default_limit(folder) if cache_limit is None else cache_limit
+        limit = (
+            default_limit(folder)
+            if cache_limit is None
+            else check_integer("cache_limit", cache_limit, 1)
+        )
         # Readers make room in between, so that the cache itself need not wait for long.
         cache = FileCache(folder, limit, wait_seconds=_WAIT_SECONDS)
         return cls(Url.of(url), Objects(storage_options), cache)
