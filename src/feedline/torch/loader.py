@@ -28,7 +28,7 @@ from feedline.torch.in_lightning import check_caller, noted, original_of, rememb
 from feedline.torch.in_trainers import InTrainers
 from feedline.torch.iterable_loader import IterableLoader
 from feedline.torch.lists import formed
-from feedline.torch.loader_arguments import MAX_WORKERS, as_is, check_exact
+from feedline.torch.loader_arguments import MAX_WORKERS, as_is, check_exact, check_length
 from feedline.torch.shield import Shielded, born_shielded
 from feedline.torch.worker_errors import worker_errors
 from feedline.words import several
@@ -249,6 +249,7 @@ class DataLoader(InTrainers, PlannedLoader, TorchDataLoader[Item]):
                 not num_workers or source.collate_fn is not as_is
             )
         self._sampler = source.sampler
+        self._num_samples = source.num_samples
         # The ways to the device: one for a store's batches, one for those that others make.
         self._feeder = source.feeder
         self._on_device = source.on_device
@@ -297,6 +298,8 @@ class DataLoader(InTrainers, PlannedLoader, TorchDataLoader[Item]):
         self._sampler.load_state_dict(state)
 
     def _batches(self, running: Pass) -> Iterator[Any]:
+        if self._num_samples is not None:
+            check_length(self.dataset, self._num_samples)
         self.asked_for = asked = Asked()
         if isinstance(self.dataset, FeedDataset):
             self.dataset.announce(running, self.num_workers, self._feeder)
