@@ -15,6 +15,7 @@ from feedline.errors import check_callable, check_flag, check_integer
 from feedline.feed import Pass, Peers, PlannedLoader, RankOptions, Recorder
 from feedline.feed.decoders import Decoder
 from feedline.feed.iterables import become, is_iterable
+from feedline.feed.map_batches import check_length
 from feedline.feed.preparation import SampleTransform
 from feedline.feed.skips import SkipCount
 from feedline.feed.waits import TimedReads
@@ -28,7 +29,7 @@ from feedline.torch.in_lightning import check_caller, noted, original_of, rememb
 from feedline.torch.in_trainers import InTrainers
 from feedline.torch.iterable_loader import IterableLoader
 from feedline.torch.lists import formed
-from feedline.torch.loader_arguments import MAX_WORKERS, as_is, check_exact, check_length
+from feedline.torch.loader_arguments import MAX_WORKERS, as_is, check_exact
 from feedline.torch.shield import Shielded, born_shielded
 from feedline.torch.worker_errors import worker_errors
 from feedline.words import several

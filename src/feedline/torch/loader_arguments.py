@@ -14,7 +14,6 @@ from torch.utils.data._utils.collate import collate, default_collate_fn_map
 from feedline.errors import InvalidValueError
 from feedline.feed import Batching
 from feedline.torch.sampler import PlanSampler, SampleSampler
-from feedline.words import several
 
 #: A number of workers beyond this is a mistake that would fill the memory with processes.
 MAX_WORKERS = 1024
@@ -42,15 +41,6 @@ def check_dataset(dataset: Any) -> int:
         )
     check_samples(dataset)
     return len(dataset)
-
-
-def check_length(dataset: Any, num_samples: int) -> None:
-    """Raise if a dataset has another length than when the order of its samples was made."""
-    if len(dataset) != num_samples:
-        raise InvalidValueError(
-            f"dataset={type(dataset).__name__} has {several(len(dataset), 'sample')}, but had "
-            f"{num_samples} when the loader was made, which its order is for; make a new loader"
-        )
 
 
 def check_samples(dataset: Any, needs: tuple[str, ...] = ("__len__", "__getitem__")) -> None:
