@@ -395,6 +395,7 @@ def test_files_that_do_not_agree_are_refused(tmp_path: Path) -> None:
         ({"split": {"a": 0.5, "b": 0.4}}, "add up to 0.9"),
         ({"split": {"a/b": 0.5, "b": 0.5}}, "'a/b'"),
         ({"split": {"..": 0.5, "b": 0.5}}, "'..'"),
+        ({"split": {"metadata.json": 0.5, "b": 0.5}}, "choose another name"),
         ({"columns": []}, "columns is empty"),
         ({"columns": "item"}, "must be a list"),
         ({"columns": ["none"]}, "0 columns named 'none'"),
