@@ -317,3 +317,12 @@ def test_nothing_is_asked_of_jax_when_a_loader_is_made(monkeypatch: pytest.Monke
         monkeypatch.setattr(jax, name, refuse)
     loader = DataLoader(Listing(8, "abc"), 4)
     assert "ranks are found at first use" in repr(loader)
+
+
+def test_a_dataset_that_has_grown_is_refused_at_the_next_pass() -> None:
+    data = [np.arange(3)] * 8
+    loader = DataLoader(data, 4)
+    assert len(list(loader)) == 2
+    data.append(data[0])
+    with pytest.raises(InvalidValueError, match=r"has 9 samples, but had 8 when the loader"):
+        list(loader)

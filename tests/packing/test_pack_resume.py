@@ -20,6 +20,7 @@ import pytest
 
 from feedline.errors import PackError, StoreError
 from feedline.packing import FORMATS, pack
+from feedline.packing.arrays import ArraySource
 from feedline.store.manifest import read_manifest
 from killed_packs import run_trials
 from pack_data import (
@@ -327,6 +328,18 @@ def test_a_changed_source_is_refused(tmp_path: Path) -> None:
     records["item"][5] += 1
     with pytest.raises(PackError, match="source of kind 'records', now another 'records'"):
         pack(list_records(records), tmp_path / "records", chunk_samples=100)
+
+
+def test_arrays_of_which_any_value_has_changed_are_refused(tmp_path: Path) -> None:
+    numbers = np.arange(30_000)
+    texts = [f"text {number}" for number in numbers]
+    source = ArraySource({"x": numbers, "t": texts}, None)
+    for place in (1, 9_999, 29_998):
+        other = ArraySource({"x": np.where(numbers == place, 7, numbers), "t": texts}, None)
+        assert other.identity != source.identity
+        changed = [*texts[:place], texts[place].upper(), *texts[place + 1 :]]
+        assert ArraySource({"x": numbers, "t": changed}, None).identity != source.identity
+    assert ArraySource({"x": numbers.copy(), "t": texts}, None).identity == source.identity
 
 
 @pytest.mark.parametrize(

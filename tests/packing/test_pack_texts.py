@@ -187,3 +187,12 @@ def test_nulls_of_pandas_are_missing_values(tmp_path: Path) -> None:
     assert found["x"].tolist() == [_LOST, 0]
     for name in "xyz":
         assert found[f"{name}/is_missing"].tolist() == [False, True]
+
+
+def test_empty_values_and_lines_in_quotes_of_a_single_column_are_kept(tmp_path: Path) -> None:
+    numbers = _packed(_written(tmp_path / "numbers.csv", 'x\n1\n""\n3\n'), tmp_path)[:]
+    assert numbers["x"].tolist() == [1, 0, 3]
+    assert numbers["x/is_missing"].tolist() == [False, True, False]
+    texts = _written(tmp_path / "texts.csv", 't\n"a\n\nb"\n""\nc\n')
+    feedline.pack(texts, tmp_path / "texts")
+    assert feedline.open(tmp_path / "texts")[:]["t"] == ["a\n\nb", "", "c"]

@@ -92,6 +92,15 @@ def test_a_state_of_other_sizes_is_refused_with_what_to_do(sizes: Any, told: str
     assert batches(loader, 1) == [[0, 1, 2]]
 
 
+def test_a_state_that_cannot_be_saved_is_refused_with_what_it_may_hold() -> None:
+    class Opaque(Counting):
+        def state_dict(self) -> dict[str, Any]:
+            return {"at": lambda: self.at}
+
+    with pytest.raises(InvalidValueError, match=r"Opaque has a state that .* return dicts, lists"):
+        next(iter(make(Opaque(20))))
+
+
 @pytest.mark.parametrize(
     "sizes",
     [

@@ -175,3 +175,13 @@ def test_a_state_that_contradicts_itself_or_the_seed_is_refused() -> None:
 def test_a_guard_needs_a_timeout_above_zero() -> None:
     with pytest.raises(InvalidValueError, match="desync_timeout=-1"):
         DistributedSampler(range(3), desync_timeout=-1)
+
+
+@pytest.mark.parametrize("change", [lambda data: data.append(8), lambda data: data.pop()])
+def test_a_dataset_that_grows_or_shrinks_is_refused_at_the_next_pass(change: Any) -> None:
+    data = list(range(8))
+    loader = DataLoader(data, 4)
+    assert sum(len(batch) for batch in loader) == 8
+    change(data)
+    with pytest.raises(InvalidValueError, match=r"but had 8 when .* make a new loader"):
+        list(loader)

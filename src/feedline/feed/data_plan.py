@@ -94,7 +94,7 @@ class DataPlan(Plan):
             if saved != current:
                 raise PlanMismatchError(
                     f"{self._changed(saved)} changed since the cursor was saved; restore it, or "
-                    "start a new run without the cursor",
+                    f"start a new run without the cursor{self._hint(saved)}",
                     {"data": (saved, current)},
                 )
         elif self.takes_any:
@@ -112,6 +112,16 @@ class DataPlan(Plan):
         has_parts = hasattr(type(self.store), "part_digests")
         return cast(PartedStore, self.store) if has_parts else None
 
+    def _hint(self, saved: Mapping[str, Any]) -> str:
+        before, now = saved.get("parts"), self._parted.part_digests if self._parted else ()
+        if not isinstance(before, list) or set(before) & set(now):
+            return ""
+        # What tells data apart on a disk is not what tells it apart at a URL.
+        return (
+            ". If it is a copy: data on a disk and the same data at a URL count as different, so "
+            "resume from where it was"
+        )
+
     def _changed(self, saved: Mapping[str, Any]) -> str:
         before = saved.get("parts")
         if self._parted is None or not isinstance(before, list):
@@ -122,4 +132,4 @@ class DataPlan(Plan):
         changed = [number for number, digest in enumerate(now) if digest != before[number]]
         listed = ", ".join(self._parted.describe_part(number) for number in changed[:8])
         more = f" and {len(changed) - 8} more" if len(changed) > 8 else ""
-        return f"{listed or 'the data'}{more} has"
+        return f"{listed or 'the data'}{more} {'have' if len(changed) > 1 else 'has'}"

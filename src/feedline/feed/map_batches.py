@@ -51,6 +51,15 @@ def num_samples_of(dataset: Any) -> int:
     )
 
 
+def check_length(dataset: Any, num_samples: int) -> None:
+    """Raise if a dataset has another length than when the order of its samples was made."""
+    if len(dataset) != num_samples:
+        raise InvalidValueError(
+            f"dataset={type(dataset).__name__} has {several(len(dataset), 'sample')}, but had "
+            f"{num_samples} when the loader was made, which its order is for; make a new loader"
+        )
+
+
 @dataclass(frozen=True)
 class Fetching:
     """How a batch is made of samples of a dataset.

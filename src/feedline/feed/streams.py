@@ -129,4 +129,11 @@ class _Stream:
                 "of them state_dict and load_state_dict"
             )
         # Pickled at once: the dataset may change what it returned while the batch is on its way.
-        return pickle.dumps(state, protocol=pickle.HIGHEST_PROTOCOL)
+        try:
+            return pickle.dumps(state, protocol=pickle.HIGHEST_PROTOCOL)
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            raise InvalidValueError(
+                f"dataset={type(self._dataset).__name__} has a state that cannot be saved "
+                f"({error!s:.200}); return dicts, lists, numbers, texts, bytes, arrays and tensors "
+                "from its state_dict"
+            ) from None

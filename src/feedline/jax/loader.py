@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from jax.sharding import NamedSharding
@@ -13,7 +14,7 @@ from feedline.feed import Feed, Pass, Peers, PlannedLoader, Position
 from feedline.feed.decoders import Decoder
 from feedline.feed.iterables import is_iterable
 from feedline.feed.loader import Log
-from feedline.feed.map_batches import Fetching, Readers, num_samples_of
+from feedline.feed.map_batches import Fetching, Readers, check_length, num_samples_of
 from feedline.feed.preparation import SampleTransform, preparation_for
 from feedline.feed.reading import Reading
 from feedline.feed.skips import SkipCount
@@ -157,6 +158,7 @@ class DataLoader(PlannedLoader):
             "drop_last": check_flag("drop_last", drop_last),
         }
         dataset = open_live(dataset) if is_live_dataset(dataset) else dataset
+        self._check_data: Callable[[], None] | None = None
         if is_store(dataset):
             _check_left_out("a map-style dataset", collate_fn=collate_fn, num_workers=num_workers)
             plan = plan_for_store(dataset, window=window, **order)
@@ -198,6 +200,7 @@ class DataLoader(PlannedLoader):
                 Fetching(dataset, collate_fn), num_threads=reading.count, num_workers=num_workers
             )
             self._source = MapSource(readers, position, transform)
+            self._check_data = partial(check_length, dataset, num_samples_of(dataset))
         self._logs_in_folder = isinstance(log, str | os.PathLike)
         super().__init__(self._source.position, log=log)
 
@@ -226,6 +229,8 @@ class DataLoader(PlannedLoader):
                 "samples; pass log=ConsumptionLog(...) in one process of each rank, and no log in "
                 "the others"
             )
+        if self._check_data is not None:
+            self._check_data()
         # A pass of its own: reading ahead must not move the loop's.
         ahead = Pass(running.segment, running.rank, running.batching)
         ahead.waits = running.waits

@@ -31,6 +31,8 @@ from feedline.store.lists import Lists
 _BATCH_BYTES = 2**22
 _BATCH_ROWS = 1024
 _NUM_DIGEST_ROWS = 64
+# Hashed whole in well under a second.
+_MAX_DIGEST_BYTES = 2**26
 
 
 class ArraySource:
@@ -63,15 +65,15 @@ class ArraySource:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """The types and shapes, and a digest of some evenly spread rows."""
+        """The types and shapes, and a digest of all rows, or of some that are evenly spread."""
         digest = hashlib.blake2b(digest_size=16)
         shapes = {}
+        is_small = sum(column.nbytes for column in self._columns.values()) <= _MAX_DIGEST_BYTES
         for name, column in self._columns.items():
             array = column.values if isinstance(column, Lists) else column
             shapes[name] = [array.dtype.name, list(array.shape)]
-            spread = np.linspace(0, max(len(column) - 1, 0), _NUM_DIGEST_ROWS).astype(np.int64)
-            if len(column):
-                digest_rows(digest, {name: column}, spread)
+            for rows in _rows_to_digest(column, is_small):
+                digest_rows(digest, {name: column}, rows)
         return {"kind": "arrays", "shapes": shapes, "digest": digest.hexdigest()}
 
     def batches(self, start: int) -> Iterator[Batch]:
@@ -90,6 +92,17 @@ class ArraySource:
 
 def _is_wanted(name: str, wanted: list[str]) -> bool:
     return any(old == name or old.startswith(f"{name}/") for old in wanted)
+
+
+def _rows_to_digest(column: Any, is_small: bool) -> Iterator[NDArray[np.int64]]:
+    """Yield the rows that tell whether a column has changed, some at a time."""
+    num_rows = len(column)
+    if num_rows and not is_small:
+        yield np.linspace(0, num_rows - 1, _NUM_DIGEST_ROWS).astype(np.int64)
+    elif num_rows:
+        step = max(1, _BATCH_BYTES * num_rows // max(1, column.nbytes))
+        for row in range(0, num_rows, step):
+            yield np.arange(row, min(row + step, num_rows))
 
 
 def digest_rows(digest: Any, rows: Rows, places: NDArray[np.int64]) -> None:

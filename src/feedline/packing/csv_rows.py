@@ -6,11 +6,22 @@ import re
 
 import numpy as np
 
+from feedline.store.extras import import_arrow
+
 _MARK = b"\xef\xbb\xbf"
 # As pyarrow and Python's csv read it, a quote opens only where a field begins.
 _FIELD = rb'(?:"(?:[^"]++|"")*+"[^,\r\n]*+|[^",\r\n][^,\r\n]*+|)'
 _HEADER = re.compile(rb"%b(?:,%b)*+(?:\r\n?|\n|$)" % (_FIELD, _FIELD))
+_EMPTY_LINE = re.compile(rb"^\r?\n", re.MULTILINE)
 _ROWS = re.compile(rb"(?:%b[,\r])*+%b\n" % (_FIELD, _FIELD))
+
+
+class EmptyLineError(Exception):
+    """An empty line in a file of one column."""
+
+    def __init__(self, row: int) -> None:
+        super().__init__(row)
+        self.row = row
 
 
 def end_of_header(data: bytes) -> int:
@@ -40,6 +51,32 @@ def end_of_rows(data: bytes) -> int:
     while end and data.count(b'"', 0, end) % 2:
         end = data.rfind(b"\n", 0, end - 1) + 1
     return end
+
+
+def refuse_empty_lines(rows: bytes) -> None:
+    """Refuse empty lines in rows of one column: each is a missing value to some, no row to others.
+
+    With more columns, a row of missing values has commas, so that an empty line is no row.
+    """
+    if not _EMPTY_LINE.search(rows):
+        return
+    csv, arrow = import_arrow("pyarrow.csv"), import_arrow()
+    table = csv.read_csv(
+        arrow.BufferReader(rows),
+        read_options=csv.ReadOptions(
+            use_threads=False, block_size=len(rows) + 1, column_names=["x"]
+        ),
+        parse_options=csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False),
+        convert_options=csv.ConvertOptions(
+            # Of empty values, only those in quotes are not null then, and not in an empty line.
+            column_types={"x": arrow.binary()},
+            null_values=[""],
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=False,
+        ),
+    )
+    if table["x"].null_count:
+        raise EmptyLineError(table["x"].is_null().to_pylist().index(True))
 
 
 def _has_stray_quotes(data: bytes) -> bool:

@@ -114,7 +114,9 @@ def pack(
             On a cluster the number of tasks at once, by default all cores.
         memory_budget: About the number of bytes of memory to use; on a cluster, by each task.
         progress: Show progress on stderr; by default if that is a terminal.
-        resume: Resume after an interruption; if False, start over.
+        resume: Resume after an interruption; if False, start over. Of records, and
+            of arrays above 64 MiB, only some rows are compared with those of the interrupted run:
+            start over if others have changed.
         overwrite: Replace an existing folder, at the very end.
         storage_options: For URLs: how to get at them; see `feedline.open`.
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from feedline.errors import InvalidValueError, as_float
 from feedline.packing.keys import draw
 from feedline.plan.seeds import Seed
+from feedline.store.manifest import MANIFEST_NAME
 
 _BLOCK_ROWS = 1000
 _BLOCK_BYTES = 2**24
@@ -125,5 +126,10 @@ def _name(name: Any) -> str:
         raise InvalidValueError(
             f"split has the name {name!r:.80}, which must be the name of a folder: not empty, "
             "without slashes or colons, and not beginning with a dot"
+        )
+    if name == MANIFEST_NAME:
+        raise InvalidValueError(
+            f"split has the name {name!r}, which a folder of chunks gives to its list of files; "
+            "choose another name"
         )
     return name

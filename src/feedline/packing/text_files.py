@@ -14,7 +14,12 @@ from typing import Any
 
 from feedline.errors import PackError
 from feedline.packing.arrow_columns import paths_in
-from feedline.packing.csv_rows import end_of_header, end_of_rows
+from feedline.packing.csv_rows import (
+    EmptyLineError,
+    end_of_header,
+    end_of_rows,
+    refuse_empty_lines,
+)
 from feedline.packing.parts import Part
 from feedline.packing.rounding import (
     RoundedError,
@@ -139,6 +144,11 @@ class _TextFiles(ABC):
             return parsing.result()
         except UnicodeDecodeError:
             raise not_text(path) from None
+        except EmptyLineError as error:
+            raise SourceFault(
+                f"{path}: row {row + error.row} is an empty line, which may be a missing value or "
+                'no row in a file of one column; write "" for a missing value, or remove the line'
+            ) from None
         except RoundedError as error:
             raise SourceFault(
                 f"{path}: row {row + error.row}: column {error.name!r:.80} has {error.text:.40}, "
@@ -225,6 +235,8 @@ class CsvFiles(_TextFiles):
         return self._arrow.schema([later.get(field.name, field) for field in schema])
 
     def _parse(self, block: bytes, schema: Any) -> Any:
+        if len(self._names) == 1:
+            refuse_empty_lines(block)
         table = self._read(block, self._wanted, _typed(self._arrow, schema))
         if doubtful := large_floats(table):
             # As texts they tell what was written.

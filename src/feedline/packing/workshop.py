@@ -26,6 +26,7 @@ from feedline.errors import InvalidValueError, PackError
 from feedline.packing.exchange import exchange
 from feedline.packing.rows import SourceFault
 from feedline.store.manifest import MANIFEST_NAME
+from feedline.store.remote.urls import local_folder
 from feedline.store.writing import remove, reported, sync
 from feedline.words import several
 
@@ -101,7 +102,7 @@ class Workshop:
         overwrite: bool,
         product: Product = _PACKED_FOLDER,
     ) -> None:
-        self.folder = Path(os.path.abspath(folder))
+        self.folder = Path(os.path.abspath(local_folder("folder", folder)))
         if not self.folder.name:
             raise InvalidValueError(f"folder={str(folder)!r} must not be the root of a disk")
         self._overwrite = overwrite

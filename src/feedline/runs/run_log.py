@@ -6,7 +6,6 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 from numpy.typing import ArrayLike
@@ -14,6 +13,7 @@ from numpy.typing import ArrayLike
 from feedline.errors import InvalidValueError
 from feedline.feed import Loader, LoaderWrapper, LoggedBatches, PlannedLoader, Recorder
 from feedline.runs.consumption_log import ConsumptionLog
+from feedline.store.remote.urls import local_folder
 from feedline.words import path_shown
 
 _TIMEOUT = 60.0
@@ -106,7 +106,7 @@ class RunLog:
     """
 
     def __init__(self, folder: str | os.PathLike[str], loader: PlannedLoader) -> None:
-        self.folder = Path(folder)
+        self.folder = local_folder("log", folder)
         self._loader = loader
         self._run: str | None = None
         self._log: ConsumptionLog | None = None

@@ -112,17 +112,25 @@ class Target:
             from feedline.store.remote.verifying import opened_to_verify
 
             url = os.fspath(self.folder)
-            with opened_to_verify(url, self.storage_options, num_threads) as store:
-                yield [store]
+            with opened_to_verify(url, self.storage_options, num_threads) as found:
+                yield [*found]
         else:
             yield [FolderStore(part) for part in _parts_of(Path(self.folder))]
+
+    def folder_of(self, stores: Sequence[FolderStore]) -> Path:
+        """Return the folder of a store, or of all splits."""
+        if self.is_url:
+            from feedline.store.remote.verifying import folder_of
+
+            return folder_of(stores)
+        return Path(self.folder)
 
     def unknown(self, stores: Sequence[FolderStore]) -> Iterable[Path]:
         """Return the files that belong to none of the stores."""
         if self.is_url:
             from feedline.store.remote.verifying import unknown_of
 
-            return unknown_of(*stores)
+            return [path for store in stores for path in unknown_of(store)]
         return _list_unknown(Path(self.folder), [store.manifest for store in stores])
 
 
@@ -169,7 +177,7 @@ def result_of(
         for path in target.unknown(stores)
     ]
     return VerifyResult(
-        folder=stores[0].folder if target.is_url else Path(target.folder),
+        folder=target.folder_of(stores),
         num_samples=sum(store.manifest.num_samples for store in stores),
         num_chunks=len(places),
         num_bytes=sum(place.num_bytes for place in places),

@@ -96,7 +96,8 @@ class BatchSource:
 
     `torch_sampler` and `torch_batch_sampler` are passed to torch's two arguments. `on_device`
     changes a batch that was moved to the device; lists are formed after the move if `forms_later`.
-    A dataset that nobody else has `is_own`.
+    A dataset that nobody else has `is_own`. `num_samples` is the length of the dataset that the
+    order was made for, if the loader made it.
     """
 
     dataset: Any
@@ -111,6 +112,7 @@ class BatchSource:
     on_device: Callable[[Any], Any] | None = None
     forms_later: bool = False
     is_own: bool = False
+    num_samples: int | None = None
 
 
 def batch_source(
@@ -139,10 +141,12 @@ def batch_source(
         return _of_feed(dataset, samples, store, num_workers)
     if is_plan:
         return _of_plan(dataset, samples)
-    if samples.sampler is None and samples.batch_sampler is None:
-        samples = replace(samples, sampler=_own_sampler(dataset, samples), shuffle=None)
-        samples = replace(samples, seed=None, tail=None, ranks=RankOptions())
-    return _of_samplers(dataset, samples)
+    if samples.sampler is not None or samples.batch_sampler is not None:
+        return _of_samplers(dataset, samples)
+    num_samples = check_dataset(dataset)
+    samples = replace(samples, sampler=_own_sampler(dataset, num_samples, samples), shuffle=None)
+    samples = replace(samples, seed=None, tail=None, ranks=RankOptions())
+    return replace(_of_samplers(dataset, samples), num_samples=num_samples)
 
 
 def _feed_dataset(
@@ -237,8 +241,7 @@ def _of_plan(dataset: Any, samples: SampleOptions) -> BatchSource:
     )
 
 
-def _own_sampler(dataset: Any, samples: SampleOptions) -> SampleSampler:
-    num_samples = check_dataset(dataset)
+def _own_sampler(dataset: Any, num_samples: int, samples: SampleOptions) -> SampleSampler:
     order: Order = Sequential(num_samples=num_samples)
     if samples.shuffle:
         order = Shuffled(num_samples=num_samples, seed=0 if samples.seed is None else samples.seed)

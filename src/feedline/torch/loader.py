@@ -15,6 +15,7 @@ from feedline.errors import check_callable, check_flag, check_integer
 from feedline.feed import Pass, Peers, PlannedLoader, RankOptions, Recorder
 from feedline.feed.decoders import Decoder
 from feedline.feed.iterables import become, is_iterable
+from feedline.feed.map_batches import check_length
 from feedline.feed.preparation import SampleTransform
 from feedline.feed.skips import SkipCount
 from feedline.feed.waits import TimedReads
@@ -249,6 +250,7 @@ class DataLoader(InTrainers, PlannedLoader, TorchDataLoader[Item]):
                 not num_workers or source.collate_fn is not as_is
             )
         self._sampler = source.sampler
+        self._num_samples = source.num_samples
         # The ways to the device: one for a store's batches, one for those that others make.
         self._feeder = source.feeder
         self._on_device = source.on_device
@@ -297,6 +299,8 @@ class DataLoader(InTrainers, PlannedLoader, TorchDataLoader[Item]):
         self._sampler.load_state_dict(state)
 
     def _batches(self, running: Pass) -> Iterator[Any]:
+        if self._num_samples is not None:
+            check_length(self.dataset, self._num_samples)
         self.asked_for = asked = Asked()
         if isinstance(self.dataset, FeedDataset):
             self.dataset.announce(running, self.num_workers, self._feeder)

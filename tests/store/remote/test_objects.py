@@ -21,7 +21,7 @@ from feedline.store.remote import objects as objects_module
 from feedline.store.remote.forked import sendable
 from feedline.store.remote.objects import Objects, wait_before
 from feedline.store.remote.requests import Requests
-from feedline.store.remote.urls import Url, is_url
+from feedline.store.remote.urls import Url, is_url, local_folder
 from object_server import FaultProxy, S3Server, forbidden, throttled, too_busy, wrong_region
 
 DATA = np.arange(50_000, dtype=np.uint32).tobytes()
@@ -323,3 +323,13 @@ def test_a_path_is_no_url() -> None:
     assert not is_url(Path("/data/x"))
     with pytest.raises(InvalidValueError, match="a Path spoils a URL"):
         is_url(Path("s3://bucket/x"))
+
+
+@pytest.mark.parametrize(
+    ("folder", "error"),
+    [("s3://bucket/x", "log='s3://bucket/x' must be a folder on this machine"), ("", "log=''")],
+)
+def test_a_url_does_not_become_a_folder(folder: str, error: str) -> None:
+    assert local_folder("log", "data/x") == local_folder("log", Path("data/x")) == Path("data/x")
+    with pytest.raises(InvalidValueError, match=error):
+        local_folder("log", folder)

@@ -79,6 +79,19 @@ def test_verify_reads_the_bucket_and_not_the_cache(
         feedline.verify(tmp_path, storage_options={})
 
 
+def test_verify_reads_all_splits_of_a_bucket(server: S3Server) -> None:
+    url = "s3://bucket/verified-splits"
+    feedline.pack(COLUMNS, url, chunk_samples=20, split=0.5)
+    found = feedline.verify(url)
+    assert (found.ok, found.num_samples, str(found.folder)) == (True, 120, url)
+    server.put("bucket", "verified-splits/train/other.txt", b"?")
+    name = next(key for key in server.keys("bucket") if "verified-splits/validation/chunk-" in key)
+    server.put("bucket", name, server.get("bucket", name)[:-1])
+    damaged, extra = feedline.verify(url).faults
+    assert name in damaged.text
+    assert "train/other.txt: is not in metadata.json" in extra.text
+
+
 def test_bench_data_measures_data_at_a_url(url: str) -> None:
     options = ("--seconds", "0.05", "--batch-size", "10", "--num-threads", "1", "--json")
     found = json.loads(invoke("bench-data", url, *options).stdout)

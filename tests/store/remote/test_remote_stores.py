@@ -20,7 +20,12 @@ import pytest
 
 import feedline
 from fault_proxy import Fault
-from feedline.errors import DamagedDataError, InvalidValueError, MissingDataError
+from feedline.errors import (
+    DamagedDataError,
+    InvalidValueError,
+    MissingDataError,
+    PlanMismatchError,
+)
 from feedline.store import Store
 from feedline.store.cache import FileCache
 from feedline.store.remote import files as files_module
@@ -149,6 +154,19 @@ def test_a_cache_below_one_window_is_an_error_that_names_the_number(
         next(iter(loader))
     loader = feedline.DataLoader(opened(cache_limit=needed), 10, shuffle=True, window="3 chunks")
     assert sum(len(batch["x"]) for batch in loader) == NUM_SAMPLES
+
+
+@pytest.mark.parametrize("limit", [0, -1, 2.5, "64 MiB"])
+def test_a_limit_that_is_none_is_named_as_the_user_did(opened: Any, limit: Any) -> None:
+    with pytest.raises(InvalidValueError, match=f"cache_limit={limit!r} must be"):
+        opened(cache_limit=limit)
+
+
+def test_a_cursor_of_a_copy_elsewhere_is_refused_and_says_so(opened: Any, local: Path) -> None:
+    loaders = [feedline.DataLoader(store, 10) for store in (opened(), feedline.open(local))]
+    for saved, other in (loaders, loaders[::-1]):
+        with pytest.raises(PlanMismatchError, match="on a disk and the same data at a URL count"):
+            other.load_state_dict(saved.state_dict())
 
 
 def kept_in(cache: Path) -> int:

@@ -180,8 +180,8 @@ class FileCache:
         if check_integer("num_bytes", num_bytes, 0) > self.limit_bytes:
             raise InvalidValueError(
                 f"limit_bytes={self.limit_bytes} must be at least {num_bytes}, the number of bytes "
-                f"that {what} needs ({bytes_in_words(num_bytes)}); set a higher limit, or use "
-                "smaller windows"
+                f"that {what} needs ({bytes_in_words(num_bytes)}); set a higher limit, which is "
+                "cache_limit= of feedline.open, or use smaller windows"
             )
 
     @property

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from feedline.errors import check_integer
 from feedline.store.cache import FileCache, default_folder
 from feedline.store.remote.objects import Objects
-from feedline.store.remote.urls import Url
+from feedline.store.remote.urls import Url, local_folder
 
 # By default the cache takes at most this, and at most half of what its disk has left.
 _DEFAULT_LIMIT = 2**36
@@ -44,8 +45,14 @@ class Remote:
         cache_limit: int | None = None,
     ) -> Remote:
         """Return the data at a URL, with the default cache unless another one is given."""
-        folder = Path(default_folder() if cache_folder is None else cache_folder)
-        limit = default_limit(folder) if cache_limit is None else cache_limit
+        folder = (
+            default_folder() if cache_folder is None else local_folder("cache_folder", cache_folder)
+        )
+        limit = (
+            default_limit(folder)
+            if cache_limit is None
+            else check_integer("cache_limit", cache_limit, 1)
+        )
         # Readers make room in between, so that the cache itself need not wait for long.
         cache = FileCache(folder, limit, wait_seconds=_WAIT_SECONDS)
         return cls(Url.of(url), Objects(storage_options), cache)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
@@ -92,6 +93,18 @@ def is_url(path: Any) -> bool:
             raise InvalidValueError(f"path={path!r:.200} must be a text: a Path spoils a URL")
         return False
     return isinstance(path, str) and _SCHEME.match(path) is not None
+
+
+def local_folder(name: str, folder: str | os.PathLike[str]) -> Path:
+    """Return a folder on this machine; a URL would become the name of one, and "" all of `.`."""
+    if not os.fspath(folder):
+        raise InvalidValueError(f"{name}={folder!r} must name a folder; use '.' for this one")
+    if is_url(folder):
+        raise InvalidValueError(
+            f"{name}={folder!r:.200} must be a folder on this machine, not a URL; use a local or "
+            "mounted folder"
+        )
+    return Path(folder)
 
 
 def is_loopback(url: str) -> bool:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from feedline.store.manifest import MANIFEST_NAME
 from feedline.store.remote.paths import RemoteTree
 from feedline.store.remote.places import Remote
 from feedline.store.remote.stores import RemoteFolderStore
+from feedline.store.remote.urls import Url
 
 # Files that each thread may have in the temporary cache, where one is checked at a time.
 _FILES_PER_THREAD = 4
@@ -24,8 +25,8 @@ _SHARE_OF_DISK = 2
 @contextmanager
 def opened_to_verify(
     url: str, storage_options: Mapping[str, Any] | None, num_threads: int
-) -> Iterator[RemoteFolderStore]:
-    """Open packed data with a cache of its own, which is empty.
+) -> Iterator[list[RemoteFolderStore]]:
+    """Open packed data, or its splits, with a cache of its own, which is empty.
 
     Args:
         url: The folder.
@@ -39,7 +40,9 @@ def opened_to_verify(
         remote = Remote.of(
             url, storage_options=storage_options, cache_folder=cache, cache_limit=max(1, most)
         )
-        sizes = [entry.get("bytes") or 0 for entry in _opened(remote).manifest.entries]
+        parts = _parts_of(remote)
+        manifests = [_opened(remote.at(part)).manifest for part in parts]
+        sizes = [entry.get("bytes") or 0 for found in manifests for entry in found.entries]
         largest = max((size for size in sizes if type(size) is int), default=1)
         needed = _FILES_PER_THREAD * num_threads * largest
         remote = Remote.of(
@@ -48,19 +51,40 @@ def opened_to_verify(
             cache_folder=cache,
             cache_limit=max(1, min(most, max(needed, 2**26))),
         )
-        store = _opened(remote)
-        try:
-            yield store
-        finally:
-            store.close()
+        with ExitStack() as opened:
+            stores = [_opened(remote.at(part)) for part in parts]
+            for store in stores:
+                opened.callback(store.close)
+            yield stores
+
+
+def _parts_of(remote: Remote) -> list[Url]:
+    """Return the folders that have a `metadata.json`: this one, or its splits."""
+    tree = RemoteTree(remote)
+    # A web server cannot list its files.
+    if remote.url.scheme.startswith("http") or tree.has(MANIFEST_NAME):
+        return [remote.url]
+    names = [name.split("/") for name in tree.names() if not name.startswith(".")]
+    splits = sorted({parts[0] for parts in names if len(parts) > 1})
+    # If one is a split, all must be: a split without metadata is as bad as a folder without.
+    is_split = any(len(parts) == 2 and parts[1] == MANIFEST_NAME for parts in names)
+    return [remote.url / name for name in splits] if is_split else [remote.url]
 
 
 def _opened(remote: Remote) -> RemoteFolderStore:
     return RemoteFolderStore(remote, verify=True)
 
 
+def folder_of(stores: Sequence[FolderStore]) -> Path:
+    """Return the folder of a store, or that of all splits."""
+    first = stores[0]
+    assert isinstance(first, RemoteFolderStore)
+    remote = first.tree.remote
+    return first.folder if len(stores) == 1 else RemoteTree(remote.at(remote.url.parent)).path()
+
+
 def unknown_of(store: FolderStore) -> list[Path]:
-    """Return the files at the URL that the manifest does not list, except hidden ones."""
+    """Return the files at a store's URL that its manifest does not list, except hidden ones."""
     assert isinstance(store, RemoteFolderStore)
     if store.tree.remote.url.scheme.startswith("http"):
         # A web server cannot list its files.
