@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
     from feedline.packing.packer import PackResult
 
 _NUM_THREADS = 8
+_MOST_LISTED = 10**6
+# The metadata and chunks of a folder, or of a split in it. A chunk may be a folder of files.
+_PACKED = re.compile(rf"([^/]+/)?(?:{re.escape(MANIFEST_NAME)}|chunk-\d{{6,}}(?:\.\w+|/[^/]+))")
 
 
 def pack_to_url(
@@ -52,12 +56,14 @@ def pack_to_url(
         progress: Whether to show progress.
     """
     target, objects = Url.of(url), Objects(storage_options)
-    if not check_flag("overwrite", overwrite) and _is_there(objects, target / MANIFEST_NAME):
-        raise PackError(f"{target}: exists; use another URL, or overwrite=True")
     name = hashlib.blake2b(str(target).encode(), digest_size=16).hexdigest()
     folder = default_folder().parent / "packing" / name
-    folder.parent.mkdir(parents=True, exist_ok=True)
     kept = KeptFolder(folder)
+    before = _packed_before(objects, target)
+    is_other = any(_is_manifest(name) and name not in kept.written for name in before)
+    if not check_flag("overwrite", overwrite) and is_other:
+        raise PackError(f"{target}: exists; use another URL, or overwrite=True")
+    folder.parent.mkdir(parents=True, exist_ok=True)
     result = pack(folder, kept)
     files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
     with open_progress(progress) as bars:
@@ -65,13 +71,30 @@ def pack_to_url(
         for is_last in (False, True):
             part = [path for path in files if (path.name == MANIFEST_NAME) == is_last]
             _upload(objects, target, kept, part, bars)
+    # The new metadata does not name them.
+    for name in sorted(before - {kept.name_of(path) for path in files}, key=_chunks_last):
+        objects.remove(target / name)
     kept.remove()
     remote = Remote.of(str(target), storage_options=storage_options)
     return replace(result, folder=RemoteTree(remote).path())
 
 
-def _is_there(objects: Objects, url: Url) -> bool:
-    return _head_of(objects, url) is not None
+def _packed_before(objects: Objects, target: Url) -> set[str]:
+    """Return the names of what is at a URL and was packed there: of the data, or of its splits."""
+    listed = [name for name, _ in objects.list_heads(target, _MOST_LISTED)]
+    if len(listed) >= _MOST_LISTED:
+        raise PackError(f"{target}: has more than {_MOST_LISTED} objects; pack to another URL")
+    parts = {name.removesuffix(MANIFEST_NAME) for name in listed if _is_manifest(name)}
+    found = ((match[1] or "", name) for name in listed if (match := _PACKED.fullmatch(name)))
+    return {name for part, name in found if part in parts}
+
+
+def _is_manifest(name: str) -> bool:
+    return name.rpartition("/")[2] == MANIFEST_NAME and name.count("/") <= 1
+
+
+def _chunks_last(name: str) -> tuple[bool, str]:
+    return not _is_manifest(name), name
 
 
 def _head_of(objects: Objects, url: Url) -> Head | None:

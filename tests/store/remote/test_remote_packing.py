@@ -58,6 +58,26 @@ def test_packing_over_existing_data_is_refused_unless_asked_for(server: S3Server
     assert feedline.pack(other, "s3://bucket/twice", overwrite=True, **access).num_samples == 5
 
 
+@pytest.mark.parametrize("before", [{}, {"split": 0.2}, {"format": "npy"}])
+@pytest.mark.parametrize("after", [{}, {"split": {"b": 0.5, "a": 0.5}}])
+def test_data_that_is_replaced_is_gone_with_its_splits_and_nothing_else(
+    before: dict[str, Any], after: dict[str, Any], server: S3Server
+) -> None:
+    url = f"s3://bucket/replaced-{len(before)}-{before.get('format')}-{len(after)}"
+    access: Any = {"storage_options": server.options()}
+    feedline.pack(COLUMNS, url, chunk_samples=10, **access, **before)
+    folder = url.removeprefix("s3://bucket/")
+    others = ["chunk-000099.txt.bak", "notes/chunk-000001.arrow", "readme.md", "a/b/metadata.json"]
+    for name in others:
+        server.put("bucket", f"{folder}/{name}", b"mine")
+    with pytest.raises(PackError, match="exists; use another URL, or overwrite=True"):
+        feedline.pack(COLUMNS, url, chunk_samples=100, **access, **after)
+    feedline.pack(COLUMNS, url, chunk_samples=100, overwrite=True, **access, **after)
+    fresh: Any = {"overwrite": True, **access, **after}
+    feedline.pack(COLUMNS, "s3://bucket/fresh", chunk_samples=100, **fresh)
+    assert bytes_in(server, folder) == bytes_in(server, "fresh") | dict.fromkeys(others, b"mine")
+
+
 def test_an_upload_that_fails_leaves_no_manifest_and_can_be_made_again(
     server: S3Server, proxy: FaultProxy
 ) -> None:

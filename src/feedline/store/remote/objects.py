@@ -167,6 +167,10 @@ class Objects:
         etag: str | None = self._tried(0, "write", url, data)
         return etag
 
+    def remove(self, url: Url) -> None:
+        """Remove an object."""
+        self._tried(0, "remove", url)
+
     def list_heads(self, url: Url, limit: int) -> list[tuple[str, Head]]:
         """Return the objects under a folder, by names relative to it, at most about `limit`."""
         found: list[tuple[str, Head]] = self._tried(0, "list_heads", url, limit)

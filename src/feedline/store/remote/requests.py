@@ -169,6 +169,11 @@ class Requests:
             etag: str | None = self._client(url).put(url.key, data).get("e_tag")
         return etag
 
+    def remove(self, url: Url) -> None:
+        """Remove an object."""
+        with _explained(url):
+            self._client(url).delete(url.key)
+
     def list_heads(self, url: Url, limit: int) -> list[tuple[str, Head]]:
         """Return the objects under a folder, by names relative to it, at most about `limit`."""
         found: list[tuple[str, Head]] = []
