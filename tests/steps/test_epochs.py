@@ -193,3 +193,22 @@ def test_an_epoch_that_is_set_in_the_loop_comes_next() -> None:
                 scheduler.set_epoch(0)
     assert scheduler.epoch_len
     assert [found.count(epoch) // scheduler.epoch_len for epoch in range(3)] == [2, 2, 1]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "max_steps",
+        "global_batch_size",
+        "local_batch_size",
+        "dp_size",
+        "grad_acc_steps",
+        "epoch_len",
+    ],
+)
+def test_what_a_scheduler_is_made_with_cannot_be_assigned_later(name: str) -> None:
+    scheduler = scheduler_for(Sized(3), num_epochs=2)
+    before = getattr(scheduler, name)
+    with pytest.raises(AttributeError):
+        setattr(scheduler, name, 1)
+    assert getattr(scheduler, name) == before

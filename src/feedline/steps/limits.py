@@ -21,6 +21,14 @@ class StepSizes(NamedTuple):
         return self.global_batch_size // (self.local_batch_size * self.dp_size)
 
 
+class RunLimits(NamedTuple):
+    """The steps of an epoch, if they are known, and the steps and epochs after which a run ends."""
+
+    epoch_len: int | None
+    max_steps: int
+    num_epochs: int
+
+
 def step_sizes(
     loader: Loader[Any] | None,
     peers: Peers,
@@ -88,14 +96,12 @@ def epoch_length(loader: Loader[Any] | None, sizes: StepSizes) -> int | None:
         return None
 
 
-def run_limits(
-    epoch_len: int | None, num_epochs: int | None, max_steps: int | None
-) -> tuple[int, int]:
+def run_limits(epoch_len: int | None, num_epochs: int | None, max_steps: int | None) -> RunLimits:
     """Return the number of steps and of epochs after which a run ends.
 
     Examples:
         >>> run_limits(epoch_len=10, num_epochs=None, max_steps=25)
-        (25, 3)
+        RunLimits(epoch_len=10, max_steps=25, num_epochs=3)
     """
     if max_steps is None and epoch_len is None:
         raise InvalidValueError(
@@ -111,7 +117,7 @@ def run_limits(
     if max_steps is None:
         assert epoch_len is not None
         max_steps = num_epochs * epoch_len
-    return max_steps, num_epochs
+    return RunLimits(epoch_len, max_steps, num_epochs)
 
 
 def enough_epochs(

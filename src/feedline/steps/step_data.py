@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from feedline.errors import InvalidValueError, check_integer
 from feedline.feed.delegation import asked_of
-from feedline.steps.limits import enough_epochs
+from feedline.steps.limits import RunLimits, StepSizes, enough_epochs
 from feedline.steps.run_state import StepCount
 from feedline.steps.walk import DataWalk
 
@@ -14,11 +14,25 @@ class StepData:
 
     _walk: DataWalk
     _count: StepCount
+    _sizes: StepSizes
+    _limits: RunLimits
     _step_limit: int | None
     _are_epochs_given: bool
-    dp_size: int
-    epoch_len: int | None
     num_epochs: int
+
+    # None of them can be assigned: it would change nothing.
+    global_batch_size: int = asked_of("_sizes", "global_batch_size")
+    """The number of samples in a step, over all ranks."""
+    local_batch_size: int = asked_of("_sizes", "local_batch_size")
+    """The number of samples in a batch on one rank."""
+    dp_size: int = asked_of("_sizes", "dp_size")
+    """The number of ranks that have data of their own."""
+    grad_acc_steps: int = asked_of("_sizes", "num_batches")
+    """The number of batches of one rank in a step."""
+    epoch_len: int | None = asked_of("_limits", "epoch_len")
+    """The number of steps in an epoch, or None if the loader has no length."""
+    max_steps: int = asked_of("_limits", "max_steps")
+    """The number of steps after which the run ends."""
 
     is_last_batch: bool = asked_of("_walk", "is_last_group")
     """Whether this step is the last of its epoch."""

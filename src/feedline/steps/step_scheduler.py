@@ -115,12 +115,11 @@ class StepScheduler(StepData):
         self._given_loader = dataloader
         loader = self._adapted(dataloader)
         sizes = step_sizes(loader, self.peers, global_batch_size, local_batch_size, dp_size)
-        self.global_batch_size, self.local_batch_size, self.dp_size = self._sizes = sizes
-        self.grad_acc_steps = sizes.num_batches
-        self.epoch_len = epoch_length(loader, sizes)
+        self._sizes = sizes
         self._are_epochs_given = num_epochs is not None
         self._step_limit = None if max_steps is None else check_integer("max_steps", max_steps, 1)
-        self.max_steps, self.num_epochs = run_limits(self.epoch_len, num_epochs, max_steps)
+        self._limits = run_limits(epoch_length(loader, sizes), num_epochs, max_steps)
+        self.num_epochs = self._limits.num_epochs
         self.save_checkpoint_every_epoch = check_flag(
             "save_checkpoint_every_epoch", save_checkpoint_every_epoch
         )
@@ -172,12 +171,11 @@ class StepScheduler(StepData):
     def dataloader(self, dataloader: Any) -> None:
         loader = self._adapted(dataloader)
         sizes = step_sizes(loader, self.peers, *self._sizes)
-        epoch_len = epoch_length(loader, sizes)
         num_epochs = self.num_epochs if self._are_epochs_given else None
-        limits = run_limits(epoch_len, num_epochs, self._step_limit)
+        limits = run_limits(epoch_length(loader, sizes), num_epochs, self._step_limit)
         self._settle()
         self._walk = DataWalk(loader, sizes, self.epoch)
-        self.epoch_len, (self.max_steps, self.num_epochs) = epoch_len, limits
+        self._limits, self.num_epochs = limits, limits.num_epochs
         self._allow_epochs()
         self._count.tell(loader)
         self._given_loader = dataloader
