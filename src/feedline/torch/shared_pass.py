@@ -33,8 +33,10 @@ class SharedPass:
     """The epoch, and where in it the next pass begins."""
 
     def __init__(self) -> None:
-        words = torch.zeros(_HISTORY + _NUM_WORDS, dtype=torch.int64)
-        self._words: torch.Tensor = words.share_memory_()
+        # Not `share_memory_`: it copies, which torch does in threads of its own from this size on,
+        # and they keep a core busy for milliseconds afterwards. It is new, so it is all zeros.
+        storage = torch.UntypedStorage._new_shared(8 * (_HISTORY + _NUM_WORDS))
+        self._words = torch.empty(0, dtype=torch.int64).set_(storage)
 
     @property
     def epoch(self) -> int:
