@@ -27,8 +27,16 @@ class MadeAhead(Iterator[Job]):
         self._coming: deque[Future[list[Job]]] = deque()
         self._making: Callable[[], list[Job]] | None = None
         self._threads: ThreadPoolExecutor | None = None
+        self._has_begun = False
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the next job need not be waited for."""
+        return bool(self._ready)
 
     def __next__(self) -> Job:
+        if self._has_begun:
+            self._submit()
         while not self._ready:
             if self._coming:
                 block = self._coming[0].result()
@@ -42,7 +50,7 @@ class MadeAhead(Iterator[Job]):
                 block = self._making()
                 self._making = None
             self._ready.extend(block)
-            self._submit()
+            self._has_begun = True
         return self._ready.popleft()
 
     def _submit(self) -> None:
@@ -94,7 +102,7 @@ class ReadAhead(Generic[Job, Result]):
         if self._failed is not None:
             raise self._failed
         self._submit()
-        self._has_begun = True
+        is_first, self._has_begun = not self._has_begun, True
         if not self._waiting:
             self.close()
             raise StopIteration
@@ -114,7 +122,8 @@ class ReadAhead(Generic[Job, Result]):
             return next(self)
         self._waiting.popleft()
         if self._num_ahead:
-            self._submit()
+            # The first result does not wait for jobs that are still being made.
+            self._submit(only_ready=is_first)
         return result
 
     def _help(self) -> None:
@@ -150,9 +159,11 @@ class ReadAhead(Generic[Job, Result]):
             # Kept, so that a later call can wait.
             self._threads.shutdown(wait=wait, cancel_futures=True)
 
-    def _submit(self) -> None:
+    def _submit(self, *, only_ready: bool = False) -> None:
         num_wanted = max(self._num_ahead, 1) if self._has_begun else 1
         while len(self._waiting) < num_wanted:
+            if only_ready and not getattr(self._jobs, "is_ready", True):
+                return
             job = next(self._jobs, None)
             if job is None:
                 return

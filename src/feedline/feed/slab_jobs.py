@@ -64,11 +64,12 @@ def growing_blocks(segment: Segment, start: int, num_most: int) -> Iterator[tupl
         >>> from feedline.plan import SamplePlan, Sequential
         >>> plan = SamplePlan(order=Sequential(num_samples=100))
         >>> list(growing_blocks(plan.segment(world_size=1, batch_size=2), 0, 4))
-        [(0, 1, 1), (1, 5, 2), (5, 21, 4), (21, 50, 4)]
+        [(0, 2, 1), (2, 10, 2), (10, 42, 4), (42, 50, 4)]
     """
     largest = max(1, segment.plan.largest_batch(segment.batch_size))
     most = max(num_most, BLOCK_ROWS // largest // num_most * num_most)
-    count, num_batches = 1, 1
+    # Two slabs, so that threads have one to read while the loop has the first.
+    count, num_batches = 1, 2
     while start < segment.num_batches:
         end = min(start + num_batches, segment.num_batches)
         yield start, end, count
