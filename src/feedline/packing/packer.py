@@ -162,6 +162,7 @@ def pack(
             lambda folder, kept: _pack(
                 source, settings, folder, progress=progress, resume=resume, kept=kept
             ),
+            splits=settings.shares,
             storage_options=storage_options,
             overwrite=overwrite,
             progress=progress,

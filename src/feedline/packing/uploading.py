@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -15,6 +14,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from feedline.errors import MissingDataError, PackError, check_flag
+from feedline.packing.replacing import PackedBefore
 from feedline.store.cache import default_folder
 from feedline.store.manifest import MANIFEST_NAME
 from feedline.store.progress import Progress, open_progress
@@ -29,15 +29,13 @@ if TYPE_CHECKING:
     from feedline.packing.packer import PackResult
 
 _NUM_THREADS = 8
-_MOST_LISTED = 10**6
-# The metadata and chunks of a folder, or of a split in it. A chunk may be a folder of files.
-_PACKED = re.compile(rf"([^/]+/)?(?:{re.escape(MANIFEST_NAME)}|chunk-\d{{6,}}(?:\.\w+|/[^/]+))")
 
 
 def pack_to_url(
     url: str,
     pack: Callable[[Path, KeptFolder], PackResult],
     *,
+    splits: Collection[str],
     storage_options: Mapping[str, Any] | None,
     overwrite: bool,
     progress: bool | None,
@@ -51,6 +49,7 @@ def pack_to_url(
     Args:
         url: The folder to write.
         pack: Packs to a folder on disk.
+        splits: The names of the splits; none without splits.
         storage_options: How to get at the URL.
         overwrite: Whether data may be there already.
         progress: Whether to show progress.
@@ -59,10 +58,10 @@ def pack_to_url(
     name = hashlib.blake2b(str(target).encode(), digest_size=16).hexdigest()
     folder = default_folder().parent / "packing" / name
     kept = KeptFolder(folder)
-    before = _packed_before(objects, target)
-    is_other = any(_is_manifest(name) and name not in kept.written for name in before)
-    if not check_flag("overwrite", overwrite) and is_other:
+    before = PackedBefore(objects, target, splits)
+    if not check_flag("overwrite", overwrite) and _is_there(objects, target, kept, before):
         raise PackError(f"{target}: exists; use another URL, or overwrite=True")
+    before.refuse_others()
     folder.parent.mkdir(parents=True, exist_ok=True)
     result = pack(folder, kept)
     files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
@@ -71,30 +70,19 @@ def pack_to_url(
         for is_last in (False, True):
             part = [path for path in files if (path.name == MANIFEST_NAME) == is_last]
             _upload(objects, target, kept, part, bars)
-    # The new metadata does not name them.
-    for name in sorted(before - {kept.name_of(path) for path in files}, key=_chunks_last):
+    for name in before.left({kept.name_of(path) for path in files}):
         objects.remove(target / name)
     kept.remove()
     remote = Remote.of(str(target), storage_options=storage_options)
     return replace(result, folder=RemoteTree(remote).path())
 
 
-def _packed_before(objects: Objects, target: Url) -> set[str]:
-    """Return the names of what is at a URL and was packed there: of the data, or of its splits."""
-    listed = [name for name, _ in objects.list_heads(target, _MOST_LISTED)]
-    if len(listed) >= _MOST_LISTED:
-        raise PackError(f"{target}: has more than {_MOST_LISTED} objects; pack to another URL")
-    parts = {name.removesuffix(MANIFEST_NAME) for name in listed if _is_manifest(name)}
-    found = ((match[1] or "", name) for name in listed if (match := _PACKED.fullmatch(name)))
-    return {name for part, name in found if part in parts}
-
-
-def _is_manifest(name: str) -> bool:
-    return name.rpartition("/")[2] == MANIFEST_NAME and name.count("/") <= 1
-
-
-def _chunks_last(name: str) -> tuple[bool, str]:
-    return not _is_manifest(name), name
+def _is_there(objects: Objects, target: Url, kept: KeptFolder, before: PackedBefore) -> bool:
+    """Whether packed data is there, and not only splits that an interrupted run has written."""
+    written = kept.written
+    heads = {name: _head_of(objects, target / name) for name in before.manifests}
+    are_ours = all(head is None or head.etag == written.get(name) for name, head in heads.items())
+    return before.is_whole or not are_ours
 
 
 def _head_of(objects: Objects, url: Url) -> Head | None:

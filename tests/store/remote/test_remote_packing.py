@@ -58,24 +58,77 @@ def test_packing_over_existing_data_is_refused_unless_asked_for(server: S3Server
     assert feedline.pack(other, "s3://bucket/twice", overwrite=True, **access).num_samples == 5
 
 
-@pytest.mark.parametrize("before", [{}, {"split": 0.2}, {"format": "npy"}])
-@pytest.mark.parametrize("after", [{}, {"split": {"b": 0.5, "a": 0.5}}])
-def test_data_that_is_replaced_is_gone_with_its_splits_and_nothing_else(
-    before: dict[str, Any], after: dict[str, Any], server: S3Server
+NESTED = {"x": np.arange(300), "r/y": np.arange(300)}
+HALVES = {"split": {"a": 0.5, "b": 0.5}}
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({}, {}),
+        ({"format": "npy"}, {}),
+        ({}, HALVES),
+        (HALVES, HALVES),
+        (HALVES, {"split": {"c": 0.2, "b": 0.4, "a": 0.4}}),
+    ],
+)
+def test_data_that_is_replaced_is_gone_and_nothing_else(
+    before: dict[str, Any], after: dict[str, Any], server: S3Server, tmp_path: Path
 ) -> None:
-    url = f"s3://bucket/replaced-{len(before)}-{before.get('format')}-{len(after)}"
+    folder = tmp_path.name
     access: Any = {"storage_options": server.options()}
-    feedline.pack(COLUMNS, url, chunk_samples=10, **access, **before)
-    folder = url.removeprefix("s3://bucket/")
-    others = ["chunk-000099.txt.bak", "notes/chunk-000001.arrow", "readme.md", "a/b/metadata.json"]
+    feedline.pack(NESTED, f"s3://bucket/{folder}", chunk_samples=10, **access, **before)
+    others = [
+        *["chunk-000099.txt", "chunk-000099.npy.bak", "notes/chunk-000001.npy", "readme.md"],
+        *["x/y/metadata.json", "x/y/chunk-000001.npy", "a/chunk-1.npy"],
+    ]
     for name in others:
         server.put("bucket", f"{folder}/{name}", b"mine")
     with pytest.raises(PackError, match="exists; use another URL, or overwrite=True"):
-        feedline.pack(COLUMNS, url, chunk_samples=100, **access, **after)
-    feedline.pack(COLUMNS, url, chunk_samples=100, overwrite=True, **access, **after)
-    fresh: Any = {"overwrite": True, **access, **after}
-    feedline.pack(COLUMNS, "s3://bucket/fresh", chunk_samples=100, **fresh)
-    assert bytes_in(server, folder) == bytes_in(server, "fresh") | dict.fromkeys(others, b"mine")
+        feedline.pack(NESTED, f"s3://bucket/{folder}", chunk_samples=100, **access, **after)
+    fresh: Any = {"chunk_samples": 100, "overwrite": True, **access, **after}
+    for name in (folder, f"{folder}-fresh"):
+        feedline.pack(NESTED, f"s3://bucket/{name}", **fresh)
+    expected = bytes_in(server, f"{folder}-fresh") | dict.fromkeys(others, b"mine")
+    assert bytes_in(server, folder) == expected
+
+
+@pytest.mark.parametrize("after", [{}, {"split": {"a": 0.5, "c": 0.5}}])
+def test_data_that_may_be_data_by_itself_is_never_removed(
+    after: dict[str, Any], server: S3Server, tmp_path: Path
+) -> None:
+    url, access = f"s3://bucket/{tmp_path.name}", {"storage_options": server.options()}
+    for name in ("a", "b"):
+        feedline.pack(COLUMNS, f"{url}/{name}", **access)
+    there = bytes_in(server, tmp_path.name)
+    with pytest.raises(PackError, match="exists; use another URL, or overwrite=True"):
+        feedline.pack(COLUMNS, url, **access, **after)
+    with pytest.raises(PackError, match=r"has packed data in '[ab]/', which is no split"):
+        feedline.pack(COLUMNS, url, overwrite=True, **access, **after)
+    assert bytes_in(server, tmp_path.name) == there
+    # Beside data in the folder itself it is certainly none of that.
+    server.put("bucket", f"{tmp_path.name}/metadata.json", b"old")
+    feedline.pack(COLUMNS, url, overwrite=True, **access)
+    assert bytes_in(server, tmp_path.name).items() >= there.items()
+
+
+def test_data_that_others_wrote_after_an_upload_was_interrupted_is_not_replaced(
+    server: S3Server, proxy: FaultProxy, tmp_path: Path
+) -> None:
+    url, access = f"s3://bucket/{tmp_path.name}", {"storage_options": server.options(proxy.url)}
+    proxy.inject(forbidden(times=None, method="PUT", path="b/metadata.json"))
+    with pytest.raises(FeedlineError, match="access is denied"):
+        feedline.pack(COLUMNS, url, **access, **HALVES)
+    proxy.clear()
+    name, there = f"{tmp_path.name}/a/metadata.json", bytes_in(server, tmp_path.name)
+    server.put("bucket", name, b"theirs")
+    with pytest.raises(PackError, match="exists; use another URL, or overwrite=True"):
+        feedline.pack(COLUMNS, url, **access, **HALVES)
+    server.put("bucket", name, there["a/metadata.json"])
+    assert feedline.pack(COLUMNS, url, **access, **HALVES).num_samples == 300
+    # All of it is there now.
+    with pytest.raises(PackError, match="exists; use another URL, or overwrite=True"):
+        feedline.pack(COLUMNS, url, **access, **HALVES)
 
 
 def test_an_upload_that_fails_leaves_no_manifest_and_can_be_made_again(
