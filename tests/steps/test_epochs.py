@@ -212,3 +212,17 @@ def test_what_a_scheduler_is_made_with_cannot_be_assigned_later(name: str) -> No
     with pytest.raises(AttributeError):
         setattr(scheduler, name, 1)
     assert getattr(scheduler, name) == before
+
+
+@pytest.mark.parametrize("is_resumed", [False, True])
+def test_a_loader_that_is_replaced_in_the_loop_does_not_repeat_the_epoch(is_resumed: bool) -> None:
+    scheduler = scheduler_for(Sized(3), num_epochs=3)
+    if is_resumed:
+        scheduler.load_state_dict(scheduler.state_dict())
+    found = []
+    for epoch in scheduler.epochs:
+        for _ in scheduler:
+            found.append(epoch)
+            break
+        scheduler.dataloader = Sized(3)
+    assert found == [0, 1, 2]

@@ -139,6 +139,8 @@ class StepScheduler(StepData):
         self._count = StepCount(check_integer("start_step", start_step, 0))
         self._deadline = Deadline(max_duration, margin=deadline_margin)
         self._agreement = Agreement(self.sig_handler, self._deadline)
+        # Whether a state or an epoch was asked for in the loop.
+        self._is_moved = False
         # Whether the latest step was a checkpoint; None before the first step.
         self._was_checkpoint: bool | None = None
         self._progress = open_progress(progress and self.peers.rank == 0)
@@ -199,11 +201,10 @@ class StepScheduler(StepData):
             if self._was_checkpoint is not False and self.sigterm_received:
                 return
             self.set_epoch(epoch)
-            num_moves = self._walk.num_moves
+            self._is_moved = False
             yield epoch
             self._settle()
-            is_moved = self._walk.num_moves != num_moves
-            epoch = self.epoch if is_moved else max(epoch + 1, self.epoch)
+            epoch = self.epoch if self._is_moved else max(epoch + 1, self.epoch)
 
     def set_epoch(self, epoch: int) -> None:
         """Move to the start of an epoch; the current epoch is not restarted.
@@ -212,6 +213,7 @@ class StepScheduler(StepData):
         """
         epoch = check_integer("epoch", epoch, 0)
         self._settle()
+        self._is_moved = self._is_moved or epoch != self.epoch
         self._walk.go_to(epoch)
 
     def __iter__(self) -> Iterator[list[Any]]:
@@ -371,6 +373,7 @@ class StepScheduler(StepData):
         self._verdict_now()
         self._walk.is_compared = True
         self._walk.load(state)
+        self._is_moved = True
         self._count.step = state.step
         self._agreement.reset()
         self._was_checkpoint = None

@@ -31,8 +31,6 @@ class DataWalk:
     def __init__(self, loader: Loader[Any] | None, sizes: StepSizes, epoch: int) -> None:
         self.loader = loader
         self.epoch = epoch
-        #: How often something else than the end of an epoch has moved the walk.
-        self.num_moves = 0
         #: Counts what is waited for.
         self.waits = waits_of(loader)
         #: The batches of the step that is out.
@@ -65,7 +63,6 @@ class DataWalk:
     def go_to(self, epoch: int) -> None:
         """Move to the start of an epoch; the current epoch is not restarted."""
         if epoch != self.epoch:
-            self.num_moves += 1
             self._begin_epoch(epoch)
             self._send_loader_away()
         if self.loader is not None:
@@ -230,7 +227,6 @@ class DataWalk:
                 {"dataloader": (None, type(loader).__name__)},
             )
         self.group = None
-        self.num_moves += 1
         self._begin_epoch(state.epoch)
         self._num_before = state.num_batches
 
