@@ -114,7 +114,7 @@ class DataPlan(Plan):
 
     def _hint(self, saved: Mapping[str, Any]) -> str:
         before, now = saved.get("parts"), self._parted.part_digests if self._parted else ()
-        if not isinstance(before, list) or set(before) & set(now):
+        if not isinstance(before, list) or set(map(str, before)) & set(now):
             return ""
         # What tells data apart on a disk is not what tells it apart at a URL.
         return (

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from feedline.errors import InvalidValueError, StoreError
 from feedline.store.checksums import check_file
@@ -18,6 +18,9 @@ from feedline.store.folder import FolderStore
 from feedline.store.manifest import MANIFEST_NAME, Manifest
 from feedline.store.remote.urls import is_url
 from feedline.words import one_line
+
+# A folder on a disk, or one at a URL.
+AnyPath = TypeVar("AnyPath", bound=Path)
 
 
 @one_line
@@ -115,7 +118,7 @@ class Target:
             with opened_to_verify(url, self.storage_options, num_threads) as found:
                 yield [*found]
         else:
-            yield [FolderStore(part) for part in _parts_of(Path(self.folder))]
+            yield [FolderStore(part) for part in parts_of(Path(self.folder))]
 
     def folder_of(self, stores: Sequence[FolderStore]) -> Path:
         """Return the folder of a store, or of all splits."""
@@ -191,7 +194,7 @@ def _path_of(stores: Sequence[FolderStore], place: Place) -> Path:
     return store.folder / store.manifest.file(place.number).path
 
 
-def _parts_of(root: Path) -> list[Path]:
+def parts_of(root: AnyPath) -> list[AnyPath]:
     """Return the folders that have a `metadata.json`: this one, or its splits."""
     if (root / MANIFEST_NAME).exists() or not root.is_dir():
         return [root]

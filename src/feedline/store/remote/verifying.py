@@ -16,6 +16,7 @@ from feedline.store.remote.paths import RemoteTree
 from feedline.store.remote.places import Remote
 from feedline.store.remote.stores import RemoteFolderStore
 from feedline.store.remote.urls import Url
+from feedline.store.verifying import parts_of
 
 # Files that each thread may have in the temporary cache, where one is checked at a time.
 _FILES_PER_THREAD = 4
@@ -59,16 +60,11 @@ def opened_to_verify(
 
 
 def _parts_of(remote: Remote) -> list[Url]:
-    """Return the folders that have a `metadata.json`: this one, or its splits."""
-    tree = RemoteTree(remote)
     # A web server cannot list its files.
-    if remote.url.scheme.startswith("http") or tree.has(MANIFEST_NAME):
+    if remote.url.scheme.startswith("http"):
         return [remote.url]
-    names = [name.split("/") for name in tree.names() if not name.startswith(".")]
-    splits = sorted({parts[0] for parts in names if len(parts) > 1})
-    # If one is a split, all must be: a split without metadata is as bad as a folder without.
-    is_split = any(len(parts) == 2 and parts[1] == MANIFEST_NAME for parts in names)
-    return [remote.url / name for name in splits] if is_split else [remote.url]
+    tree = RemoteTree(remote)
+    return [tree.url_of(part.relative) for part in parts_of(tree.path())]
 
 
 def _opened(remote: Remote) -> RemoteFolderStore:
